@@ -71,6 +71,7 @@ LAYERS["evals"] = set(LAYERS)
 AT_IMPORT = {
     "agentspec": {"numpy"},
     "agentspec/ab": {"numpy", "httpx", "jinja2"},
+    "agentspec/analysis/logs": {"numpy", "zstandard"},
     "agentspec/analysis/report": {"numpy", "jinja2", "markupsafe", "pydantic"},
     "agentspec/observe": {"numpy", "httpx"},
 }

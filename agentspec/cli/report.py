@@ -13,9 +13,9 @@ from agentspec.errors import ConfigError
 from agentspec.simulation import BUILT_IN_PROFILES
 
 _DESCRIPTION = (
-    "Reads OpenAI-style request logs, chats, ShareGPT, SWE-agent and mini-swe-agent trajectories, OpenHands "
-    "llm_completions folders, staged traces, exported tokens and plain text, compressed or not. Tells how much repeats, "
-    "how many drafted tokens would be accepted, the speed-up, and the flags to serve with."
+    "Reads logs of model servers and gateways, traces of Langfuse, LangSmith and OpenTelemetry, sessions of coding agents, "
+    "data sets of chats, exported tokens and plain text, compressed or not. Tells how much repeats, how many drafted "
+    "tokens would be accepted, the speed-up, the flags to serve with, and what of the log was not understood."
 )
 
 
@@ -64,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=60.0,
         metavar="S",
-        help="CPU time of the whole report; as many outputs are replayed as it allows (default %(default)g)",
+        help="the most time that the report may take; as many outputs are replayed, in parts if they are long, as it "
+        "allows (default %(default)g)",
     )
     add(
         "--replay", type=int, metavar="N", help="replay exactly N outputs, to repeat a report, whatever time that takes"

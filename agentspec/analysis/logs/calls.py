@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import math
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,15 +14,32 @@ from typing import Any
 
 _MAX_NAME = 48
 _ROLE_FIELDS = ("stage", "agent_role", "agent_name", "agent", "node", "role")
-_TENANT_FIELDS = ("tenant", "tenant_id", "organization", "org_id", "customer", "customer_id", "user", "user_id")
-_SESSION_FIELDS = ("session", "session_id", "conversation_id", "thread_id", "trace_id", "instance_id")
-_TIME_FIELDS = ("ts", "timestamp", "time", "created", "created_at", "start_time")
+_TENANT_FIELDS = (
+    "tenant", "tenant_id", "organization", "org_id", "customer", "customer_id", "user", "user_id", "userId",
+)  # fmt: skip
+# The narrowest comes first where a record may have several.
+_SESSION_FIELDS = (
+    "session", "session_id", "sessionId", "conversation_id", "conversationId", "thread_id", "threadId", "trace_id",
+    "traceId", "traj_id", "trajectory_id", "instance_id",
+)  # fmt: skip
+_TIME_FIELDS = (
+    "ts", "timestamp", "time", "created", "created_at", "createdAt", "start_time", "startTime", "request_created_at",
+)  # fmt: skip
+_NESTED_FIELDS = ("metadata", "request", "request_body", "body", "obj")
+LABEL_FIELDS = frozenset((*_ROLE_FIELDS, *_TENANT_FIELDS, *_SESSION_FIELDS, *_TIME_FIELDS, "metadata"))
+"""The fields of a record that labels may be read from."""
+_LITERAL = re.compile(r"\s*[\[{][\s\[{]*'")
+_LONGEST_LITERAL = 4 << 20
 _LAST_TIME = 32503680000.0
 """Numbers beyond the year 3000, in seconds, are milliseconds."""
 
 
 class BadRecordError(ValueError):
     """A record has no known format, or lacks a part; the message says what was expected."""
+
+
+class NoAnswerError(BadRecordError):
+    """A record is understood and has no answer of a model, for example that of a failed request; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +96,7 @@ def labels_of(record: Mapping[str, Any], *, session: str = "") -> Labels:
         record: The record.
         session: The session's name if the record has none.
     """
-    places = [record, *(record[key] for key in ("metadata", "request", "body") if isinstance(record.get(key), dict))]
+    places = [record, *(record[key] for key in _NESTED_FIELDS if isinstance(record.get(key), dict))]
     places += [place["metadata"] for place in places[1:] if isinstance(place.get("metadata"), dict)]
     return Labels(
         session=_first(places, _SESSION_FIELDS) or session,
@@ -84,6 +104,22 @@ def labels_of(record: Mapping[str, Any], *, session: str = "") -> Labels:
         tenant=shown(_first(places, _TENANT_FIELDS)),
         day=_day(places),
     )
+
+
+def from_text(value: Any) -> Any:
+    """The list or object that was stored in a string, as JSON or as Python shows it; anything else unchanged."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        pass
+    if len(value) <= _LONGEST_LITERAL and _LITERAL.match(value):
+        try:
+            return ast.literal_eval(value)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            pass
+    return value
 
 
 def shown(name: str, longest: int = _MAX_NAME) -> str:

@@ -48,19 +48,34 @@ class Log:
         return sum(not self.encoder.survives(self.logged[i]) for i in indexes)
 
 
-def read_log(paths: Sequence[Path], tokenizer: Tokenizer, limits: SampleLimits, seed: int) -> Log:
+def read_log(
+    paths: Sequence[Path], tokenizer: Tokenizer, limits: SampleLimits, seed: int, deadline: float | None = None
+) -> Log:
     """Reads files and folders from beginning to end, with progress on stderr.
+
+    Args:
+        paths: Files and folders.
+        tokenizer: The served model's.
+        limits: How much is kept.
+        seed: Of all draws.
+        deadline: The value of time.process_time() at which reading stops; None: at the end.
 
     Raises:
         ConfigError: A path does not exist, or there is no output.
     """
     files = log_files(paths)
-    reading = LogReading()
+    reading = LogReading(deadline=deadline)
     encoder = Encoder(tokenizer)
     sample = LogSample(encoder, limits, seed)
     size = sum(path.stat().st_size for path in files)
     with Progress("reading", size) as progress:
-        calls = read_calls(files, reading, lambda done: progress.update(done, f"bytes, {sample.num_outputs} outputs"))
+
+        def told(done: int) -> None:
+            progress.update(done, f"bytes, {sample.num_outputs} outputs")
+            if reading.is_late:
+                reading.stopped = reading.stopped or done / max(size, 1)
+
+        calls = read_calls(files, reading, told)
         for file, call in calls:
             try:
                 sample.add(file.name, call)
@@ -69,7 +84,7 @@ def read_log(paths: Sequence[Path], tokenizer: Tokenizer, limits: SampleLimits, 
     if not sample.num_outputs:
         raise ConfigError(
             f"there is no output to report on in {len(files)} {'file' if len(files) == 1 else 'files'}"
-            f"{_first_bad(reading)}; pass logs of requests with their answers"
+            f"{_why(reading)}; pass logs of requests with their answers"
         )
     kept = sample.kept()
     place_of = {output.order: place for place, output in enumerate(kept)}
@@ -128,8 +143,11 @@ def _prompt_tokens(sample: LogSample, logged: Sequence[LoggedCall], sampled: Sam
     return round(tokens * sample.num_prompt_characters / characters) if characters else None
 
 
-def _first_bad(reading: LogReading) -> str:
-    if not reading.bad:
-        return ""
-    first = reading.bad[0]
-    return f"; {reading.num_bad} records are bad, the first in {first['file']}, {first['where']}: {first['reason']}"
+def _why(reading: LogReading) -> str:
+    text = ""
+    if reading.bad:
+        first = reading.bad[0]
+        text = f"; {reading.num_bad} records are bad, the first in {first['file']}, {first['where']}: {first['reason']}"
+    for reason, count in reading.account.skipped.most_common(3):
+        text += f"; {count} records have no answer of a model: {reason}"
+    return text

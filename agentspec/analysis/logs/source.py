@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import json
-import lzma
-import zlib
+import importlib
+import io
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any
 
-from agentspec.analysis.logs.calls import BadRecordError, Labels, LoggedCall, shown
-from agentspec.analysis.logs.formats import calls_of
-from agentspec.analysis.replay.traces import decompressed
+from agentspec.analysis.logs import layout
+from agentspec.analysis.logs.account import Account
+from agentspec.analysis.logs.calls import Labels, LoggedCall, NoAnswerError, shown
+from agentspec.analysis.logs.container import COMPRESSED, PARQUET, Content, refused_kind
+from agentspec.analysis.logs.formats import calls_of, records_in
+from agentspec.analysis.logs.formats.sessions import Sessions, part_of
+from agentspec.analysis.logs.layout import Value
 from agentspec.errors import ConfigError
 
-_RECORD_ENDINGS = (".jsonl", ".json", ".traj", ".ndjson")
+_RECORD_ENDINGS = (".jsonl", ".json", ".traj", ".ndjson", ".csv", ".tsv", ".parquet")
 _TEXT_ENDINGS = (".txt", ".md", ".log")
-_COMPRESSED = (".xz", ".gz")
 _NAMED_BAD = 20
 _MAX_REASON = 200
 _SNIFFED = 1 << 16
-_CHUNK = 1 << 20
-_MAX_RECORD = 64 << 20
-"""The longest record in characters. Longer ones are bad, so a file without line ends cannot fill the memory."""
 _TEXT_PART = 1 << 16
 """The characters of each output that is cut from a text file."""
+_MALFORMED = (ValueError, TypeError, KeyError, RecursionError, AttributeError)
+_ROWS = 64
+"""The rows of a Parquet file that are read at a time."""
 
 
 @dataclass(slots=True)
@@ -46,6 +50,16 @@ class LogReading:
     files: list[FileReading] = field(default_factory=list)
     bad: list[dict[str, str]] = field(default_factory=list)
     """The first bad records: file, where, reason."""
+    account: Account = field(default_factory=Account)
+    """What was understood of the others."""
+    deadline: float | None = None
+    """The value of time.process_time() at which reading stops, if something has been read; None: at the end."""
+    stopped: float | None = None
+    """The share of the log that was read by then; None: all."""
+
+    @property
+    def is_late(self) -> bool:
+        return self.deadline is not None and time.process_time() > self.deadline and self.num_records > 0
 
     @property
     def num_records(self) -> int:
@@ -61,6 +75,14 @@ class LogReading:
         for file in self.files:
             counts += file.formats
         return dict(counts.most_common())
+
+    @property
+    def understood(self) -> float:
+        """The share of the log that was understood: of its records, or of the text of its outputs or prompts, whichever is
+        least."""
+        known = self.num_records + self.account.num_skipped
+        records = known / (known + self.num_bad) if known + self.num_bad else 1.0
+        return min(records, self.account.understood("output"), self.account.understood("prompt"))
 
     def note_bad(self, file: FileReading, where: str, reason: str) -> None:
         """Counts a bad record, and lists it if it is one of the first."""
@@ -84,8 +106,8 @@ def log_files(paths: Sequence[Path]) -> list[Path]:
             ]
             if not chosen:
                 raise ConfigError(
-                    f"no file in {path} ends with {', '.join(_RECORD_ENDINGS + _TEXT_ENDINGS)}, optionally followed by .xz "
-                    "or .gz; pass the files by name"
+                    f"no file in {path} ends with {', '.join(_RECORD_ENDINGS + _TEXT_ENDINGS)}, optionally followed by "
+                    f"{', '.join(COMPRESSED)}; pass the files by name"
                 )
             found += chosen
         elif path.is_file():
@@ -106,157 +128,156 @@ def read_calls(
         on_bytes: Called now and then with the number of bytes read of all files.
     """
     done = 0
-    for path in files:
+    sessions = Sessions(reading.account)
+    for path, following in zip_longest(files, files[1:]):
+        if reading.is_late:
+            break
+        goes_on = following is not None and following.parent == path.parent
         file = FileReading(path.name)
         reading.files.append(file)
         try:
             with path.open("rb") as stream:
-                for call in _file_calls(path, stream, file, reading):
+                for call in _file_calls(path, stream, file, reading, sessions, goes_on):
                     yield file, call
                     on_bytes(done + stream.tell())
-        except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        except OSError as error:
             reading.note_bad(file, "file", f"cannot be read any further: {error}")
         done += path.stat().st_size if path.is_file() else 0
         on_bytes(done)
+    # The last file of a folder may have had nothing.
+    for file in reading.files[-1:]:
+        for call in _session_calls(file, reading, sessions, goes_on=False):
+            yield file, call
 
 
-def _file_calls(path: Path, stream: IO[bytes], file: FileReading, reading: LogReading) -> Iterator[LoggedCall]:
-    content = decompressed(stream, path)
-    try:
-        start = content.read(_SNIFFED)
-    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-        reading.note_bad(file, "file", f"cannot be unpacked: {error}")
-        return
-    if not start.strip():
-        reading.note_bad(file, "file", "is empty")
-        return
-    if b"\0" in start:
-        reading.note_bad(file, "file", "is binary data, neither JSON nor text")
-        return
+def _file_calls(
+    path: Path, stream: IO[bytes], file: FileReading, reading: LogReading, sessions: Sessions, goes_on: bool
+) -> Iterator[LoggedCall]:
+    raw = Content(stream)
+    content = io.BufferedReader(raw, _SNIFFED)
+    start = content.read(_SNIFFED)
     stem = path.name.split(".")[0]
     name = f"{path.parent.name}/{stem}" if path.parent.name else stem
-    kind = _kind(path, start)
+    if start.startswith(PARQUET):
+        yield from _record_calls(_parquet(path), name, file, reading, sessions, goes_on=goes_on)
+        return
+    if not start.strip(b" \t\r\n\0"):
+        reason = f"cannot be unpacked: {raw.damage}" if raw.damage else "is empty"
+    else:
+        reason = refused_kind(start, path.name) or _binary(start)
+    if reason:
+        reading.note_bad(file, "file", reason)
+        return
+    ending = _ending(path)
+    kind = layout.layout_of(ending, start)
     if kind == "text":
         yield from _text_calls(content, start, file, reading, name)
-        return
-    values = _lines(content, start) if kind == "lines" else _values(content, start)
-    for where, value in values:
+    else:
+        found = {
+            "lines": lambda: layout.lines(content, start),
+            "log": lambda: layout.lines(content, start, is_log=True),
+            "values": lambda: layout.values(content, start),
+            "table": lambda: layout.table(content, start, ending),
+            "events": lambda: layout.events(content, start),
+        }[kind]()
+        yield from _record_calls(found, name, file, reading, sessions, goes_on=goes_on, are_chunks=kind == "events")
+    if raw.damage:
+        reading.note_bad(file, "end of the file", f"the file ends early: {raw.damage}")
+
+
+def _record_calls(
+    found: Iterator[Value],
+    name: str,
+    file: FileReading,
+    reading: LogReading,
+    sessions: Sessions,
+    *,
+    goes_on: bool,
+    are_chunks: bool = False,
+) -> Iterator[LoggedCall]:
+    """The calls of a file's values. Each is a record, or has several, or is a part of a session.
+
+    Args:
+        found: The values.
+        name: The file's name, for sessions that have none.
+        file, reading, sessions: Take what was read.
+        goes_on: Whether another file of the same folder follows.
+        are_chunks: Whether all values are chunks of streams.
+    """
+    for where, value, is_alone in found:
+        if reading.is_late:
+            break
         if isinstance(value, Exception):
-            reading.note_bad(file, where, str(value))
+            _note(reading, file, where, value)
             continue
-        try:
-            found, calls = calls_of(value, f"{name}:{where}" if kind == "lines" else name)
-        except (BadRecordError, ValueError, TypeError, KeyError, RecursionError) as error:
-            reading.note_bad(file, where, str(error))
-            continue
-        file.records += 1
-        file.formats[found] += 1
-        yield from calls
+        for place, record in records_in(value, where):
+            try:
+                part = "stream" if are_chunks and isinstance(record, dict) else part_of(record)
+                if part is not None:
+                    file.records += 1
+                    for form, call in sessions.add(record, part, name, is_alone):
+                        file.formats[form] += 1
+                        yield call
+                    continue
+                form, calls = calls_of(record, name if is_alone else f"{name}:{place}", reading.account)
+            except _MALFORMED as error:
+                _note(reading, file, place, error)
+                continue
+            file.records += 1
+            file.formats[form] += 1
+            yield from calls
+    yield from _session_calls(file, reading, sessions, goes_on)
+
+
+def _session_calls(file: FileReading, reading: LogReading, sessions: Sessions, goes_on: bool) -> Iterator[LoggedCall]:
+    """The calls of the sessions that are complete."""
+    try:
+        for form, call in sessions.finish(goes_on):
+            file.formats[form] += 1
+            yield call
+    except _MALFORMED as error:
+        _note(reading, file, "end of the file", error)
+
+
+def _note(reading: LogReading, file: FileReading, where: str, error: Exception) -> None:
+    if isinstance(error, NoAnswerError):
+        reading.account.note_skipped(str(error))
+    else:
+        reason = str(error) if isinstance(error, ValueError) else f"is malformed ({type(error).__name__})"
+        reading.note_bad(file, where, reason)
 
 
 def _ending(path: Path) -> str:
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    while suffixes and suffixes[-1] in _COMPRESSED:
+    while suffixes and suffixes[-1] in COMPRESSED:
         suffixes.pop()
     return suffixes[-1] if suffixes else ""
 
 
-def _kind(path: Path, start: bytes) -> str:
-    """ "lines" for one JSON value per line, "values" for JSON in any other layout, "text" for anything else."""
-    if _ending(path) in (".jsonl", ".ndjson"):
-        return "lines"
-    text = start.lstrip()
-    if text.startswith(b"\xef\xbb\xbf"):
-        text = text[3:]
-    if not text.startswith((b"{", b"[")) or _ending(path) in _TEXT_ENDINGS and not _is_json_line(text):
-        return "values" if _ending(path) in _RECORD_ENDINGS else "text"
-    return "lines" if text.startswith(b"{") and _is_json_line(text) else "values"
-
-
-def _is_json_line(text: bytes) -> bool:
-    line, newline, _ = text.partition(b"\n")
+def _binary(start: bytes) -> str:
+    """Why the content is no text; "" if it may be one. Files that were written in a crash may have zeros at their ends."""
+    text = start.rstrip(b"\0")
+    if len(text) == len(start) and b"\0" not in start or text.lstrip()[:1] in (b"{", b"["):
+        return ""
     try:
-        json.loads(line)
-    except (ValueError, RecursionError):
-        # A line that is longer than the part that was read: its start shows whether it is JSON.
-        return not newline and b'":' in line[:200]
-    return True
+        is_text = b"\0" not in text and bool(text.decode("utf-8"))
+    except UnicodeDecodeError:
+        is_text = False
+    return "" if is_text else "is binary data, neither JSON nor text"
 
 
-def _lines(content: IO[bytes], start: bytes) -> Iterator[tuple[str, Any]]:
-    """(where, value or the error) of each line that is not blank."""
-    number, rest = 0, start
-    while True:
-        *whole, rest = rest.split(b"\n")
-        for line in whole:
+def _parquet(path: Path) -> Iterator[Value]:
+    """The rows of a Parquet file."""
+    try:
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        yield Value("file", ValueError(refused_kind(PARQUET, path.name)))
+        return
+    number = 0
+    for batch in parquet.ParquetFile(path).iter_batches(batch_size=_ROWS):
+        for row in batch.to_pylist():
             number += 1
-            if line.strip():
-                yield f"line {number}", _parsed(line)
-        if len(rest) > _MAX_RECORD:
-            yield f"line {number + 1}", BadRecordError(f"a line must have at most {_MAX_RECORD >> 20} MB")
-            return
-        try:
-            more = _read_on(content, len(rest))
-        except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-            yield f"line {number + 1}", BadRecordError(f"the file ends early: {error}")
-            return
-        if not more:
-            break
-        rest += more
-    if rest.strip():
-        yield f"line {number + 1}", _parsed(rest)
-
-
-def _parsed(line: bytes) -> Any:
-    try:
-        return json.loads(line.removeprefix(b"\xef\xbb\xbf"))
-    except (ValueError, RecursionError) as error:
-        return BadRecordError(f"is not JSON: {error}")
-
-
-def _values(content: IO[bytes], start: bytes) -> Iterator[tuple[str, Any]]:
-    """(where, value or the error) of JSON values one after another, or of the elements of an array."""
-    decoder = json.JSONDecoder()
-    buffer, number, ended = start.decode("utf-8", "replace").removeprefix("\ufeff").lstrip(), 0, False
-    pending = b""
-    in_array = buffer.startswith("[")
-    if in_array:
-        buffer = buffer[1:]
-    while True:
-        buffer = buffer.lstrip(" \t\r\n,")
-        if in_array and buffer.startswith("]"):
-            return
-        error: Exception | None = None
-        if buffer:
-            try:
-                value, end = decoder.raw_decode(buffer)
-            except (ValueError, RecursionError) as failure:
-                error = failure
-            else:
-                number += 1
-                buffer = buffer[end:]
-                yield f"record {number}", value
-                continue
-        if ended or len(buffer) > _MAX_RECORD or isinstance(error, RecursionError):
-            if buffer:
-                yield f"record {number + 1}", BadRecordError(f"is not JSON: {error}")
-            return
-        try:
-            more = _read_on(content, len(buffer))
-        except (EOFError, lzma.LZMAError, zlib.error, OSError) as failure:
-            yield f"record {number + 1}", BadRecordError(f"the file ends early: {failure}")
-            return
-        ended = not more
-        text = pending + more
-        # The bytes of an incomplete character wait for the next part.
-        keep = 0 if ended else next((n for n in (1, 2, 3) if len(text) >= n and text[-n] >= 0xC0), 0)
-        pending = text[len(text) - keep :]
-        buffer += text[: len(text) - keep].decode("utf-8", "replace")
-
-
-def _read_on(content: IO[bytes], held: int) -> bytes:
-    """At least as many bytes as are held, so a long record is parsed only a few times."""
-    return content.read(max(_CHUNK, held))
+            yield Value(f"row {number}", row)
 
 
 def _text_calls(
@@ -268,10 +289,10 @@ def _text_calls(
     ended = False
     while True:
         while not ended and len(rest) < 2 * _TEXT_PART:
-            more = content.read(_CHUNK)
+            more = content.read(layout.CHUNK)
             ended = not more
             rest += more
-        if not rest.strip():
+        if not rest.strip() or reading.is_late:
             return
         cut = len(rest) if len(rest) <= 2 * _TEXT_PART else rest.rfind(b"\n", 0, _TEXT_PART) + 1 or _TEXT_PART
         try:
@@ -284,6 +305,7 @@ def _text_calls(
         if position == 0:
             file.records += 1
             file.formats["text"] += 1
+        reading.account.note_read("output", len(text))
         yield LoggedCall((), "text\n", text, labels, position)
         position += 1
         rest = rest[cut:]

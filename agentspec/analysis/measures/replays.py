@@ -10,6 +10,7 @@ if every call were replayed. The measured calls are the one sample that all figu
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,8 @@ from agentspec.engine import Engine
 ID = "report"
 _PARTS = 4
 _CROWD = 0.05
+_LEAST_PART = 32
+"""The least number of tokens of an output that are replayed, if it has as many."""
 _CONVERSATION_BYTES = 48 << 20
 """Memory for the indexes of open sessions. Sessions are served one after another, so a few of them suffice."""
 
@@ -57,6 +60,34 @@ class Sampled:
             cached=self.cached[indexes],
             places=self.places[indexes],
         )
+
+    def shortened(self, share: float, draws: NDArray[np.uint64]) -> Sampled:
+        """The same calls, of whose outputs only this share is replayed: a part at random, after the text before it.
+
+        All outputs are cut in the same proportion, so long ones still count more than short ones. A part's share of the
+        prompt is left to compute.
+
+        Args:
+            share: In (0, 1].
+            draws: [n], a random number for each measured call.
+        """
+        parts, cached = [], self.cached.copy()
+        for i, call in enumerate(self.measured):
+            size = len(call.output)
+            kept = min(size, max(math.ceil(share * size), _LEAST_PART))
+            start = int(draws[i] % np.uint64(size - kept + 1))
+            if kept == size:
+                parts.append(call)
+                continue
+            prompt = sum(map(len, call.prompt_parts))
+            cached[i] = prompt + start - max(1, round((prompt - int(cached[i])) * kept / size))
+            before = (*call.prompt_parts, call.output[:start])
+            parts.append(replace(call, prompt_parts=before, output=call.output[start : start + kept]))
+        return replace(self, measured=tuple(parts), cached=cached)
+
+    def is_whole(self, index: int) -> bool:
+        """Whether a measured call's output is replayed from beginning to end."""
+        return len(self.measured[index].output) == len(self.outputs[self.places[index]].output)
 
     @property
     def share(self) -> float:
@@ -150,8 +181,8 @@ def followed(engine: Engine, sampled: Sampled, one: Pass, clients: int = 1) -> I
         sampled: The calls.
         one: The pass.
         clients: The number of calls that are answered at the same time. An output is learnt when the calls that began
-            before its end have begun. With one client the caller lets the engine keep the output; with more the caller
-            must not.
+            before its end have begun. With one client the caller lets the engine keep the output if it is whole;
+            otherwise the caller must not.
     """
     measured = {int(place): i for i, place in enumerate(sampled.places) if len(sampled.measured[i].output) > 1}
     if one.segments:
@@ -162,7 +193,7 @@ def followed(engine: Engine, sampled: Sampled, one: Pass, clients: int = 1) -> I
     for number, place in enumerate(one.served.tolist()):
         if place in measured:
             yield measured[place], len(one.learnt) + number - len(unfinished)
-        if clients > 1 or place not in measured:
+        if clients > 1 or place not in measured or not sampled.is_whole(measured[place]):
             unfinished.append(place)
         if len(unfinished) >= clients:
             _learn(engine, sampled, unfinished.popleft())
@@ -219,7 +250,7 @@ def serve(
         engine = Engine(config)
         for i, seen in followed(engine, sampled, one):
             call = sampled.measured[i]
-            rows.append((i, seen, len(call.output) - 1, serve_call(engine, call)))
+            rows.append((i, seen, len(call.output) - 1, serve_call(engine, call, keep=sampled.is_whole(i))))
         on_pass(engine)
     return _lengths(rows)
 
@@ -243,7 +274,7 @@ def _lengths(rows: Sequence[tuple[int, int, int, int]]) -> Lengths:
     return Lengths(calls, seen, tokens.astype(np.float64), steps.astype(np.float64))
 
 
-def serve_call(engine: Engine, call: Call) -> int:
+def serve_call(engine: Engine, call: Call, *, keep: bool = True) -> int:
     """The number of steps that an output takes; see agentspec.analysis.replay.teacher_forcing."""
     output = call.output
     truth = output.tolist()
@@ -267,5 +298,5 @@ def serve_call(engine: Engine, call: Call) -> int:
         engine.extend(ID, output[done : done + accepted + 1])
         done += accepted + 1
         steps += 1
-    engine.close(ID)
+    engine.close(ID, keep=keep)
     return steps

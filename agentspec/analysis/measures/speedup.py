@@ -6,7 +6,8 @@ It is a range, from a server that has learnt nothing (*cold*) to one that has le
 a range of its own:
 
     1. The recorded calls are served in the order in which they were recorded. If they have more tokens than are worth
-       simulating, some of them are served: those whose accept lengths are, in order of size, at even distances.
+       simulating, some of them are served: those whose accept lengths are, in order of size, at even distances. Long
+       calls are first cut into pieces that follow each other.
     2. Steps take the times of the profile's points of that batch size, and its costs of serving besides verification.
     3. Both ends are widened by the possible difference between the accept lengths of future work and of the log, and
        between the step times of a server and of the profile: 9 in 10 speed-ups should be within the range.
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.analysis.measures.grid import walk
 from agentspec.analysis.measures.intervals import ratio
 from agentspec.analysis.measures.profile_spread import profile_spread
 from agentspec.analysis.measures.states import Recorded
@@ -32,7 +34,7 @@ from agentspec.simulation.acceptance import Acceptance
 CONTROLLER: ControllerName = "goodput"
 DRAFT_SECONDS = 20e-6
 """The time to draft for one row on the CPU, where the profile lacks it; see evals/results/engine/bench.md."""
-_ROUNDS = 4
+ROUNDS = 4
 """The least number of requests per client."""
 SIMULATED_TOKENS = 5_000
 """At most about this many tokens are simulated per client. A step takes as long to simulate for few clients as for many,
@@ -71,9 +73,11 @@ def _range(profile: Profile, concurrency: int, recorded: Recorded, width: int, s
     accept_length = ratio(lengths.tokens, lengths.steps, recorded.sessions, recorded.share)
     assert accept_length is not None
     interval = accept_length.interval()
-    served = recorded.acceptance
+    served = pieces(recorded.acceptance, SIMULATED_TOKENS // ROUNDS)
     prefilled = (served.prompt_tokens - served.cached_tokens).astype(np.float64)
-    chosen = representative(lengths.tokens, lengths.steps, prefilled, SIMULATED_TOKENS * concurrency)
+    tokens = np.diff(served.starts).astype(np.float64)
+    steps = walk(served, width, 0.0).call_steps.astype(np.float64)
+    chosen = representative(tokens, steps, prefilled, SIMULATED_TOKENS * concurrency)
     if len(chosen) < len(served):
         served = selected(served, chosen)
     plain, drafted = (_served(profile, concurrency, served, width, seed, drafts=drafts) for drafts in (False, True))
@@ -85,6 +89,26 @@ def _range(profile: Profile, concurrency: int, recorded: Recorded, width: int, s
         "low": round(speedup * (1.0 - min(math.hypot(below, spread), 0.9)), 3),
         "high": round(speedup * (1.0 + math.hypot(above, spread)), 3),
     }
+
+
+def pieces(acceptance: Acceptance, longest: int) -> Acceptance:
+    """The calls cut into pieces of at most this number of tokens. A piece's prompt has the pieces before it, and all
+    pieces of a call compute the same part of its prompt."""
+    counts = np.diff(acceptance.starts)
+    if counts.max(initial=0) <= longest:
+        return acceptance
+    parts = -(-counts // longest)
+    owner = np.repeat(np.arange(len(counts)), parts)
+    number = np.arange(len(owner)) - np.repeat(np.cumsum(parts) - parts, parts)
+    before = number * counts[owner] // parts[owner]
+    new = acceptance.prompt_tokens - acceptance.cached_tokens
+    prompts = acceptance.prompt_tokens[owner] + before
+    return replace(
+        acceptance,
+        prompt_tokens=prompts.astype(np.int32),
+        cached_tokens=(prompts - np.maximum(new[owner] // parts[owner], 1)).astype(np.int32),
+        starts=np.append(acceptance.starts[owner] + before, acceptance.starts[-1]),
+    )
 
 
 def representative(
@@ -127,7 +151,7 @@ def _served(
 ) -> Metrics:
     """The metrics of serving all calls on a server that plans its steps with the profile."""
     arrivals = Arrivals(clients=concurrency)
-    requests = ordered_requests(acceptance, arrivals, max(len(acceptance), _ROUNDS * concurrency), seed)
+    requests = ordered_requests(acceptance, arrivals, max(len(acceptance), ROUNDS * concurrency), seed)
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
     measured = profile.plain is not None and profile.speculative is not None
     costs = profile.speculative if drafts else profile.plain

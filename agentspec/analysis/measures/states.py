@@ -100,7 +100,7 @@ def record(
     for one in passes:
         engine = Engine(config)
         for i, seen in followed(engine, sampled, one, clients):
-            drafts.record(engine, sampled.measured[i], keep=clients == 1)
+            drafts.record(engine, sampled.measured[i], keep=clients == 1 and sampled.is_whole(i))
             calls.append(i)
             learnt.append(seen)
             on_call()

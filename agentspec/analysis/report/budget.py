@@ -1,14 +1,16 @@
-"""How many calls a report replays: as many as its time and memory allow.
+"""How many calls a report replays, and how much of each: as much as its time and memory allow.
 
 Rates are measured on a few calls, and the time of the whole report is estimated with them for smaller and smaller
-numbers of calls, until the time suffices. Only the number depends on the machine. The figures of that number of calls
-do not.
+numbers of calls, until the time suffices. If too few would be left, a part of each output is replayed. Only these two
+numbers depend on the machine. The figures of the same calls and parts do not.
+
+Estimates may be wrong, so the report also looks at the clock between its parts and leaves some out if it is late.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +18,7 @@ import numpy as np
 from agentspec.analysis.logs.log import Log
 from agentspec.analysis.measures.grid import ALPHAS
 from agentspec.analysis.measures.replays import Pass, Sampled, cold_passes, is_crowd, num_orders, prepared, warm_passes
-from agentspec.analysis.measures.speedup import SIMULATED_TOKENS
+from agentspec.analysis.measures.speedup import ROUNDS, SIMULATED_TOKENS
 from agentspec.analysis.measures.states import Drafts, recorded_config
 from agentspec.analysis.replay.traces import Call
 from agentspec.engine import Engine
@@ -24,7 +26,17 @@ from agentspec.engine import Engine
 _STEP = 1.2
 """The ratio of a number of calls to the next smaller one that is tried."""
 _LEAST_OUTPUTS = 100
+"""A part of each output is replayed rather than fewer outputs."""
+_ENOUGH_TOKENS = 20_000
+"""The paper's rule is left out rather than fewer tokens replayed in all."""
+_LEAST_TOKENS = 4000
+"""Fewer outputs are replayed rather than fewer tokens in all."""
+_FEWEST_OUTPUTS = 20
+_LEAST_SHARE = 0.01
 _PILOT_TOKENS = 6000
+_PILOT_SHARE = 0.05
+"""The share of the time for measuring rates, at about 50,000 tokens per second."""
+_PILOT_SPEED = 50_000
 _BYTES_A_TOKEN = 1000
 """Memory of all drafts that are kept for an output token at the same time."""
 _SHARE = 0.8
@@ -41,11 +53,30 @@ class Budget:
     """What a report may take."""
 
     seconds: float
-    """CPU time of the whole report."""
+    """The time of the whole report."""
     memory_bytes: int
     """Of the recorded drafts."""
     started: float
     """The value of time.process_time() at the report's beginning."""
+
+    @property
+    def left(self) -> float:
+        return self.seconds - (time.process_time() - self.started)
+
+    def is_used(self, share: float) -> bool:
+        """Whether this share of the time is over."""
+        return self.left < (1.0 - share) * self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is replayed."""
+
+    calls: int
+    share: float = 1.0
+    """The share of each output."""
+    with_rules: bool = True
+    """Whether the paper's rule is replayed too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +93,8 @@ class _Rates:
     """By the paper's rule."""
 
 
-def num_replayed(log: Log, budget: Budget, concurrency: Sequence[int], profiles: int, engine_bytes: int) -> int:
-    """The number of calls to replay, at least 100 if there are as many.
+def planned(log: Log, budget: Budget, concurrency: Sequence[int], profiles: int, engine_bytes: int) -> Plan:
+    """What to replay.
 
     Args:
         log: The log.
@@ -72,22 +103,45 @@ def num_replayed(log: Log, budget: Budget, concurrency: Sequence[int], profiles:
         profiles: The number of profiles that are simulated.
         engine_bytes: The memory budget of an engine.
     """
-    rates = _measured_rates(log, engine_bytes)
+    pilot_tokens = int(min(_PILOT_TOKENS, max(_PILOT_SHARE * budget.seconds * _PILOT_SPEED, 500)))
+    rates = _measured_rates(log, engine_bytes, pilot_tokens)
     left = _SHARE * budget.seconds - (time.process_time() - budget.started)
-    number = len(log.sampled.measured)
-    while number > _LEAST_OUTPUTS:
-        sampled = log.sampled.chosen(log.drawn(number))
-        tokens = sum(len(call.output) for call in sampled.measured) * num_orders(sampled)
-        if (
-            tokens * _BYTES_A_TOKEN <= budget.memory_bytes
-            and _seconds(log.sampled, sampled, rates, concurrency, profiles) <= left
-        ):
-            break
-        number = max(int(number / _STEP), _LEAST_OUTPUTS)
-    return number
+
+    def fits(plan: Plan) -> bool:
+        drawn = log.drawn(plan.calls)
+        sampled = log.sampled.chosen(drawn).shortened(plan.share, log.draws[drawn])
+        tokens, _ = _sums(sampled)
+        return (
+            tokens * num_orders(sampled) * _BYTES_A_TOKEN <= budget.memory_bytes
+            and _seconds(log.sampled, sampled, rates, concurrency, profiles, plan.with_rules) <= left
+        )
+
+    plans = list(_plans(log))
+    return next(filter(fits, plans), plans[-1])
 
 
-def _measured_rates(log: Log, engine_bytes: int) -> _Rates:
+def _plans(log: Log) -> Iterator[Plan]:
+    """What may be replayed, most first."""
+    total, num_tokens = len(log.sampled.measured), _sums(log.sampled)[0]
+    for with_rules, fewest, least_tokens in (
+        (True, _LEAST_OUTPUTS, _ENOUGH_TOKENS),
+        (False, _FEWEST_OUTPUTS, _LEAST_TOKENS),
+    ):
+        calls = total
+        yield Plan(calls, with_rules=with_rules)
+        while calls > _LEAST_OUTPUTS:
+            calls = max(int(calls / _STEP), _LEAST_OUTPUTS)
+            yield Plan(calls, with_rules=with_rules)
+        share, tokens = 1.0, num_tokens * calls / max(total, 1)
+        while share * tokens > least_tokens and share > _LEAST_SHARE:
+            share /= _STEP
+            yield Plan(calls, share, with_rules)
+        while calls > fewest:
+            calls = max(int(calls / _STEP), fewest)
+            yield Plan(calls, share, with_rules)
+
+
+def _measured_rates(log: Log, engine_bytes: int, pilot_tokens: int) -> _Rates:
     clock = time.process_time
     sampled = log.sampled
     config = recorded_config(None, engine_bytes)
@@ -95,7 +149,7 @@ def _measured_rates(log: Log, engine_bytes: int) -> _Rates:
     began = clock()
     (server,) = prepared(sampled, [first], config)
     learning = clock() - began
-    pilot = _pilot(log, first)
+    pilot = _pilot(log, first, pilot_tokens)
     tokens, prompts = _sums(pilot)
     seconds = []
     for alpha in (None, ALPHAS[-2]):
@@ -120,30 +174,39 @@ def _measured_rates(log: Log, engine_bytes: int) -> _Rates:
     )
 
 
-def _pilot(log: Log, server: Pass) -> Sampled:
-    """The calls of a pass that are drawn first, until they have enough tokens."""
+def _pilot(log: Log, server: Pass, most: int) -> Sampled:
+    """The calls of a pass that are drawn first, until they have about this number of tokens. They are parts of long
+    outputs."""
     served = set(server.served.tolist())
     places, measured = log.sampled.places.tolist(), log.sampled.measured
     indexes, tokens = [], 0
     for i in np.argsort(log.draws, kind="stable").tolist():
-        if tokens < _PILOT_TOKENS and places[i] in served:
+        if tokens < most and places[i] in served:
             indexes.append(i)
             tokens += len(measured[i].output)
-    return log.sampled.chosen(np.array(sorted(indexes), np.int64))
+    chosen = np.array(sorted(indexes), np.int64)
+    return log.sampled.chosen(chosen).shortened(min(1.0, most / max(tokens, 1)), log.draws[chosen])
 
 
-def _seconds(whole: Sampled, sampled: Sampled, rates: _Rates, concurrency: Sequence[int], profiles: int) -> float:
+def _seconds(
+    whole: Sampled, sampled: Sampled, rates: _Rates, concurrency: Sequence[int], profiles: int, with_rules: bool
+) -> float:
     """The estimated seconds of all passes and simulations."""
     orders = num_orders(sampled)
     tokens, prompts = _sums(sampled)
     opened = _opened(whole, sampled)
     crowds = sum(is_crowd(sampled, clients) for clients in concurrency)
-    rules = len(ALPHAS)
+    rules = len(ALPHAS) if with_rules else 1
     # The warm servers of all rules begin with one index of what they have learnt.
     learning = (orders * (rules + crowds) + len(warm_passes(sampled, 0)) + 2) * rates.learn_all
     indexing = (((orders + 1) * rules + 1) * opened + orders * crowds * prompts) * rates.index
+    # Each client sends a few requests, whatever the number of calls.
+    longest = min(tokens / max(len(sampled.measured), 1), SIMULATED_TOKENS / ROUNDS)
     simulated: float = sum(
-        _STEPS * min(tokens, SIMULATED_TOKENS * clients) / clients * (_STEP_TIME + _ROW_TIME * clients)
+        _STEPS
+        * min(max(tokens, longest * ROUNDS * clients), SIMULATED_TOKENS * clients)
+        / clients
+        * (_STEP_TIME + _ROW_TIME * clients)
         for clients in concurrency
     )
     recording = (orders + 1 + orders * crowds + _SERVED) * rates.record + (orders + 1) * (

@@ -22,6 +22,7 @@ import numpy as np
 from agentspec import __version__
 from agentspec.analysis.logs.log import read_log
 from agentspec.analysis.logs.sample import SampleLimits
+from agentspec.analysis.logs.source import LogReading
 from agentspec.analysis.measures import entropy, grid, learning
 from agentspec.analysis.measures.intervals import NORMAL
 from agentspec.analysis.measures.replays import (
@@ -39,8 +40,8 @@ from agentspec.analysis.measures.sets import differences, entropy_of, excerpts, 
 from agentspec.analysis.measures.speedup import speedup_row
 from agentspec.analysis.measures.states import Recorded, adapted_estimates, record, recorded_config
 from agentspec.analysis.replay.tokenizer import Tokenizer
-from agentspec.analysis.report.budget import Budget, num_replayed
-from agentspec.analysis.report.inputs import input_facts, input_notes
+from agentspec.analysis.report.budget import Budget, Plan, planned
+from agentspec.analysis.report.inputs import input_facts, input_notes, not_understood
 from agentspec.analysis.report.verdict import Evidence, best_width, budget_mb, verdict
 from agentspec.engine import Engine
 from agentspec.errors import ConfigError
@@ -55,6 +56,8 @@ WIDTH = 16
 _BASE_MB, _BYTES_A_KEPT_BYTE = 384, 16
 """Memory of the process without a log, and memory of the engine and the analysis for each byte of kept outputs."""
 _DRAFT_SHARE_TAU = 2.0
+_READING, _GRID = 0.5, 0.5
+"""The shares of the time that reading may take, and after which the paper's rule is not replayed any more."""
 _NO_LENGTHS = Lengths(*(np.zeros(0, np.int64),) * 2, *(np.zeros(0, np.float64),) * 2)
 
 
@@ -73,7 +76,8 @@ class ReportConfig:
     memory_mb: int = 1024
     """The approximate memory of the whole process. A log that does not fit is sampled."""
     seconds: float = 60.0
-    """The approximate CPU time of the whole report. Fewer calls are replayed if all would take longer."""
+    """The most CPU time that the whole report may take. Fewer calls, and parts of long ones, are replayed if all would
+    take longer."""
     replay: int | None = None
     """Replay exactly this number of calls, or all if there are fewer, whatever time that takes; None: as many as the
     time allows."""
@@ -118,20 +122,23 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         ConfigError: A path does not exist, or no output could be read.
     """
     started, cpu_started = time.perf_counter(), time.process_time()
-    log = read_log(paths, tokenizer, config.limits, config.seed)
+    budget = Budget(seconds=config.seconds, memory_bytes=_drafts_bytes(config), started=cpu_started)
+    clock = budget if config.replay is None else None
+    deadline = None if clock is None else cpu_started + _READING * config.seconds
+    log = read_log(paths, tokenizer, config.limits, config.seed, deadline)
     sample, kept = log.sample, log.kept
     sample_entropy = entropy_of(kept)
     budget_bytes = max(64 << 20, (config.memory_mb << 20) // 4)
-    number = config.replay or num_replayed(
-        log,
-        Budget(seconds=config.seconds, memory_bytes=_drafts_bytes(config), started=cpu_started),
-        config.concurrency,
-        len(config.profiles),
-        budget_bytes,
+    plan = (
+        Plan(config.replay)
+        if config.replay
+        else planned(log, budget, config.concurrency, len(config.profiles), budget_bytes)
     )
-    replayed = log.drawn(number)
-    sampled, lost = log.sampled.chosen(replayed), log.num_lost(replayed)
-    notes = input_notes(log, sampled, lost, config.seconds if config.replay is None else None)
+    drawn = log.drawn(plan.calls)
+    whole, lost = log.sampled.chosen(drawn), log.num_lost(drawn)
+    # What is counted is counted in whole outputs.
+    sampled = whole.shortened(plan.share, log.draws[drawn])
+    notes = input_notes(log, sampled, lost, config.seconds if config.replay is None else None, plan.share)
 
     indexed: list[tuple[int, int]] = []
 
@@ -141,15 +148,15 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         indexed.append((stats.global_bytes, stats.output_tokens))
 
     estimates = adapted_estimates(sampled, config.seed, budget_bytes)
-    rows, recorded = _grid(sampled, estimates, budget_bytes, config.seed, keep_size)
+    rows, recorded = _grid(sampled, estimates, budget_bytes, config.seed, keep_size, clock, notes, plan.with_rules)
     cold, warm = (recorded[state].lengths(WIDTH) if state in recorded else _NO_LENGTHS for state in ("cold", "warm"))
-    sets, set_notes, places = set_rows(sample.counts, kept, sampled, cold, warm)
+    sets, set_notes, places = set_rows(sample.counts, kept, whole, cold, warm)
     alone = serve_alone(sampled, engine_config(WIDTH, budget_bytes))
     points = learning.curve_points(cold, warm, alone, sampled)
     notes += set_notes
 
     profiles = {name: find_profile(name) for name in config.profiles}
-    speedups = _speedups(profiles, sampled, recorded, estimates, config, budget_bytes, best_width(rows), notes)
+    speedups = _speedups(profiles, sampled, recorded, estimates, config, budget_bytes, best_width(rows), notes, clock)
     total = sample.counts["all", "all"]
     memory = _memory(indexed, total.tokens, total.outputs)
     first_profile = next(iter(profiles.values()))
@@ -164,6 +171,9 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
             num_outputs=total.outputs,
             num_sessions=len(total.sessions),
             lost_share=lost / max(len(sampled.measured), 1),
+            num_replayed=len(sampled.measured),
+            understood=log.reading.understood,
+            not_understood=_not_understood(log.reading),
             cold=cold.accept_length(),
             warm=warm.accept_length(),
             alone=alone.accept_length(),
@@ -202,8 +212,13 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         "differences": differences(sets),
         "verdict": judged,
         "could_not_tell": notes,
-        "texts": excerpts(sampled.measured, sampled.labels, places, tokenizer.decode) if config.include_text else None,
+        "texts": excerpts(whole.measured, whole.labels, places, tokenizer.decode) if config.include_text else None,
     }
+
+
+def _not_understood(reading: LogReading) -> str:
+    bad = f"{reading.num_bad} records that could not be read" if reading.num_bad else ""
+    return ", ".join(filter(None, (bad, not_understood(reading, 3))))
 
 
 def _ten_times(growth: learning.Growth, num_outputs: int) -> dict[str, float]:
@@ -221,11 +236,20 @@ def _drafts_bytes(config: ReportConfig) -> int:
 
 
 def _grid(
-    sampled: Sampled, estimates: Estimates | None, budget_bytes: int, seed: int, on_warm: Callable[[Engine], object]
+    sampled: Sampled,
+    estimates: Estimates | None,
+    budget_bytes: int,
+    seed: int,
+    on_warm: Callable[[Engine], object],
+    clock: Budget | None,
+    notes: list[str],
+    with_rules: bool,
 ) -> tuple[list[dict[str, Any]], dict[str, Recorded]]:
-    """The rows of the replay grid, and the recorded drafts of the calibrated rule: cold, and warm if possible."""
+    """The rows of the replay grid, and the recorded drafts of the calibrated rule: cold, and warm if possible. The paper's
+    rule is left out where the time is short."""
     rows: list[dict[str, Any]] = []
     recorded: dict[str, Recorded] = {}
+    left_out: list[str] = []
     done = 0
     calls = len(sampled.measured) * (num_orders(sampled) + 1)
     with Progress("recording drafts", len(grid.ALPHAS) * calls) as progress:
@@ -239,6 +263,9 @@ def _grid(
         warm_servers = prepared(sampled, warm_passes(sampled, seed), recorded_config(None, budget_bytes))
         # The drafts of the calibrated rule are kept, so they come last.
         for alpha in reversed(grid.ALPHAS):
+            if alpha is not None and (not with_rules or clock is not None and clock.is_used(_GRID)):
+                left_out.append(f"{alpha:g}")
+                continue
             on_pass = on_warm if alpha is None else lambda engine: None
             cold = record("cold", sampled, cold_servers, alpha, budget_bytes, estimates=estimates, on_call=count)
             warm = record(
@@ -249,6 +276,11 @@ def _grid(
             rows = grid.grid_rows(alpha, cold.acceptance, warm.acceptance if warm else None) + rows
             if alpha is None:
                 recorded = {"cold": cold} if warm is None else {"cold": cold, "warm": warm}
+    if left_out and clock is not None:
+        notes.append(
+            f"The time of {clock.seconds:g} seconds (--seconds) did not suffice for SuffixDecoding's rule with alpha "
+            f"{', '.join(reversed(left_out))}."
+        )
     return rows, recorded
 
 
@@ -261,16 +293,24 @@ def _speedups(
     budget_bytes: int,
     width: int,
     notes: list[str],
+    clock: Budget | None,
 ) -> list[dict[str, Any]]:
     if not recorded:
         notes.append("The speed-up is not known: no output has two tokens, so nothing can be drafted.")
         return []
     acceptances = [of.acceptance for of in recorded.values()]
     longest = max(int((a.prompt_tokens + a.output_tokens).max()) for a in acceptances)
-    rows = []
+    rows: list[dict[str, Any]] = []
     servers = cold_passes(sampled, num_orders(sampled), config.seed)
+    taken = 0.0
     with Progress("simulating", len(profiles) * len(config.concurrency)) as progress:
         for concurrency in config.concurrency:
+            if rows and clock is not None and taken > clock.left:
+                notes.append(
+                    f"The time of {clock.seconds:g} seconds (--seconds) did not suffice for concurrency {concurrency}."
+                )
+                continue
+            began = time.process_time()
             states = recorded
             if is_crowd(sampled, concurrency):
                 cold = record("cold", sampled, servers, None, budget_bytes, estimates=estimates, clients=concurrency)
@@ -278,6 +318,7 @@ def _speedups(
             for name, profile in profiles.items():
                 rows.append(speedup_row(Path(name).name, profile, concurrency, states, width=width, seed=config.seed))
                 progress.update(len(rows), f"{name}, {concurrency} clients")
+            taken = time.process_time() - began
     for name, profile in profiles.items():
         if longest > profile.measured.context_lengths[1] or max(config.concurrency) > profile.measured.batch_sizes[1]:
             notes.append(

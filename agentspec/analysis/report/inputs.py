@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
+from agentspec.analysis.logs.account import Tally, Where
 from agentspec.analysis.logs.calls import shown
 from agentspec.analysis.logs.log import Log
 from agentspec.analysis.logs.source import LogReading
@@ -11,6 +15,11 @@ from agentspec.analysis.measures.replays import Sampled
 from agentspec.analysis.replay.tokenizer import Tokenizer
 
 _NAMED_FILES = 50
+_NAMED_TALLIES = 200
+_MAX_REASON = 200
+_SAME_OUTPUT = 0.5
+"""From this share on, a text that is many outputs may be one that no model wrote."""
+_PLACES = {"output": "in outputs", "prompt": "in prompts", "record": "in records"}
 
 
 def input_facts(log: Log, sampled: Sampled, lost: int, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -29,6 +38,13 @@ def input_facts(log: Log, sampled: Sampled, lost: int, tokenizer: Tokenizer) -> 
         "num_records": reading.num_records,
         "num_bad_records": reading.num_bad,
         "bad_records": reading.bad,
+        "understood": round(reading.understood, 4),
+        "not_understood": _tallies(reading.account.unknown),
+        "left_out": _tallies(reading.account.left_out),
+        "without_answer": [
+            {"reason": shown(reason, _MAX_REASON), "records": count}
+            for reason, count in reading.account.skipped.most_common(_NAMED_TALLIES)
+        ],
         "tokenizer": {"name": tokenizer.name, "vocabulary_size": tokenizer.vocab_size},
         "num_sessions": len(total.sessions),
         "num_outputs": total.outputs,
@@ -42,7 +58,7 @@ def input_facts(log: Log, sampled: Sampled, lost: int, tokenizer: Tokenizer) -> 
     }
 
 
-def input_notes(log: Log, sampled: Sampled, lost: int, seconds: float | None) -> list[str]:
+def input_notes(log: Log, sampled: Sampled, lost: int, seconds: float | None, share: float = 1.0) -> list[str]:
     """The limits that the input sets to the report.
 
     Args:
@@ -50,11 +66,17 @@ def input_notes(log: Log, sampled: Sampled, lost: int, seconds: float | None) ->
         sampled: The calls that are replayed.
         lost: See input_facts().
         seconds: The time that decided how many calls are replayed; None: the number was given.
+        share: The share of each output that is replayed.
     """
     sample, reading, num_kept = log.sample, log.reading, len(log.kept)
     total = sample.counts["all", "all"]
     num_measured, num_candidates = len(sampled.measured), len(log.sampled.measured)
     notes = []
+    if reading.stopped:
+        notes.append(
+            f"Only the first {math.floor(100 * reading.stopped)} % of the log were read, because reading took half of the "
+            f"{seconds:g} seconds (--seconds). More time reads more."
+        )
     if num_kept < total.outputs:
         notes.append(
             f"All {total.outputs} outputs are counted, but only {num_kept} outputs of {len(sample.drawn_sessions())} "
@@ -71,6 +93,11 @@ def input_notes(log: Log, sampled: Sampled, lost: int, seconds: float | None) ->
             f"{reason} allowed {num_measured} of {num_candidates} outputs, of {sessions} sessions, to be replayed. The "
             "others are only learnt."
         )
+    if share < 1.0:
+        notes.append(
+            f"The time of {seconds:g} seconds (--seconds) allowed about {share:.0%} of each of these outputs to be "
+            "replayed, a part at random."
+        )
     if len(total.sessions) == 1:
         notes.append(
             "All outputs are of one session, so the gain from other sessions is not known. Intervals are over its outputs."
@@ -82,6 +109,13 @@ def input_notes(log: Log, sampled: Sampled, lost: int, seconds: float | None) ->
             f"{lost} of {num_measured} replayed outputs change when tokenized and decoded: is it the served "
             "model's tokenizer?"
         )
+    notes += _unread_notes(reading)
+    same, text = _most_frequent(log)
+    if same >= _SAME_OUTPUT * num_kept and same > 2 and text:
+        notes.append(
+            f"{same} of {num_kept} outputs are the same text. If a program wrote it in place of the model's, leave these "
+            "records out."
+        )
     if reading.num_bad:
         notes.append(f"{reading.num_bad} records could not be read; the input section lists the first of them.")
     if sample.truncated_sessions:
@@ -89,6 +123,55 @@ def input_notes(log: Log, sampled: Sampled, lost: int, seconds: float | None) ->
     if total.outputs < 100:
         notes.append(f"Figures of only {total.outputs} outputs are rough: use at least 100 outputs of many sessions.")
     return notes
+
+
+def not_understood(reading: LogReading, named: int = 5) -> str:
+    """The fields and blocks that are not known, those with most text first; "" if there are none."""
+    tallies = sorted(
+        reading.account.unknown.items(), key=lambda item: (item[1].characters, item[1].count), reverse=True
+    )
+    words = [
+        f"{what} {_PLACES[where]} ({_times(tally.count)}, {tally.characters} characters)"
+        for (where, what), tally in tallies[:named]
+    ]
+    more = [f"{len(tallies) - named} others"] if len(tallies) > named else []
+    return ", ".join(words + more)
+
+
+def _unread_notes(reading: LogReading) -> list[str]:
+    """What of the log is not in the figures."""
+    account, notes = reading.account, []
+    if account.unknown:
+        notes.append(f"These fields and blocks are not known and were not read: {not_understood(reading)}.")
+    if account.left_out:
+        tallies = sorted(account.left_out.items(), key=lambda item: item[1].count, reverse=True)
+        words = [f"{what} {_PLACES[where]} ({_times(tally.count)})" for (where, what), tally in tallies[:5]]
+        more = [f"{len(tallies) - 5} others"] if len(tallies) > 5 else []
+        notes.append(f"Left out, because the log has no text of the model for them: {', '.join(words + more)}.")
+    if account.skipped:
+        words = [f"{count} of {reason}" for reason, count in account.skipped.most_common(5)]
+        more = ["others"] if len(account.skipped) > 5 else []
+        notes.append(f"{account.num_skipped} records have no answer of a model: {', '.join(words + more)}.")
+    return notes
+
+
+def _most_frequent(log: Log) -> tuple[int, int]:
+    """The number of outputs that are the same as the most frequent one, and the number of its tokens besides the end."""
+    counts = Counter(output.tokens.tobytes() for output in log.kept)
+    ((tokens, number),) = counts.most_common(1)
+    return number, len(tokens) // 4 - 1
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _tallies(tallies: Mapping[tuple[Where, str], Tally]) -> list[dict[str, Any]]:
+    largest = sorted(tallies.items(), key=lambda item: (-item[1].characters, -item[1].count, item[0]))
+    return [
+        {"where": where, "what": what, "count": tally.count, "characters": tally.characters}
+        for (where, what), tally in largest[:_NAMED_TALLIES]
+    ]
 
 
 def _file_rows(reading: LogReading) -> list[dict[str, Any]]:

@@ -34,6 +34,22 @@ class BadRecord(Model):
     reason: str
 
 
+class Unread(Model):
+    """Something in the log that was not read."""
+
+    where: Literal["output", "prompt", "record"]
+    what: str
+    count: int
+    characters: Annotated[int, Field(description="The characters of the text in it that was read nowhere else.")]
+
+
+class WithoutAnswer(Model):
+    """Records that are understood and have no answer of a model."""
+
+    reason: str
+    records: int
+
+
 class Tokenizer(Model):
     name: str
     vocabulary_size: int
@@ -45,6 +61,18 @@ class Inputs(Model):
     num_records: int
     num_bad_records: int
     bad_records: Annotated[list[BadRecord], Field(max_length=20)]
+    understood: Annotated[
+        float,
+        Field(
+            description="The share of the log that was understood: of its records, or of the text of its outputs or "
+            "prompts, whichever is least. If it is too low there is no verdict."
+        ),
+    ] = 1.0
+    not_understood: Annotated[list[Unread], Field(description="Fields and blocks that are not known.")] = []
+    left_out: Annotated[
+        list[Unread], Field(description="What is known and has no text that a model wrote or read, such as images.")
+    ] = []
+    without_answer: list[WithoutAnswer] = []
     tokenizer: Tokenizer
     num_sessions: int
     num_outputs: int

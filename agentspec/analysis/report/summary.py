@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
+
+_SHOWN = 4
+"""Rows of what was not read; the JSON facts have all."""
 
 
 def summary(facts: dict[str, Any]) -> str:
@@ -14,11 +18,13 @@ def summary(facts: dict[str, Any]) -> str:
 def _lines(facts: dict[str, Any]) -> Iterator[str]:
     verdict, inputs = facts["verdict"], facts["inputs"]
     yield verdict["headline"]
-    yield f"  {verdict['command']}"
+    if verdict["command"]:
+        yield f"  {verdict['command']}"
     yield ""
     formats = ", ".join(f"{count} {name}" for name, count in inputs["formats"].items())
     yield f"read        {inputs['num_outputs']} outputs, {inputs['num_output_tokens']} tokens, {inputs['num_sessions']} sessions ({formats})"
     yield f"replayed    {inputs['num_measured_outputs']} outputs, {inputs['num_measured_tokens']} tokens, {inputs['num_measured_sessions']} sessions"
+    yield from _unread(inputs)
     if inputs["num_bad_records"]:
         first = inputs["bad_records"][0]
         yield f"bad         {inputs['num_bad_records']} records, the first in {first['file']}, {first['where']}: {first['reason']}"
@@ -56,6 +62,23 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
         yield "Limits of this report:"
         for note in facts["could_not_tell"]:
             yield f"  {note}"
+
+
+def _unread(inputs: dict[str, Any]) -> Iterator[str]:
+    """What the figures are not of."""
+    if inputs["understood"] < 1:
+        yield f"understood  {math.floor(1000 * inputs['understood']) / 10:.1f} % of the log"
+    for name, key in (("not read", "not_understood"), ("left out", "left_out")):
+        rows = inputs[key]
+        for i, row in enumerate(rows[:_SHOWN]):
+            yield f"{'' if i else name:<12}{row['count']} x {row['what']} ({row['where']}, {row['characters']} characters)"
+        if len(rows) > _SHOWN:
+            yield f"{'':<12}and {len(rows) - _SHOWN} others"
+    rows = inputs["without_answer"]
+    for i, row in enumerate(rows[:_SHOWN]):
+        yield f"{'' if i else 'no answer':<12}{row['records']} x {row['reason']}"
+    if len(rows) > _SHOWN:
+        yield f"{'':<12}and {sum(row['records'] for row in rows[_SHOWN:])} others"
 
 
 def _interval(interval: dict[str, float]) -> str:

@@ -4,7 +4,7 @@ none      by the cost profile no speculation pays at the given concurrencies
 suffix    suffix drafts reach the accept length that EAGLE-3 heads have on chat
 hybrid    suffix drafts are good in some steps, and a draft model can serve the others
 model     suffix drafts gain little, and a draft model alone gains more
-unknown   the log is too small, or the tokenizer is not the served model's
+unknown   the log is too small, too little of it was understood, or the tokenizer is not the served model's
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _OWN_SHARE = 0.5
 """From this share of the accepted tokens on, a request's own text explains a difference."""
 _MIN_OUTPUTS, _MIN_SESSIONS = 20, 3
 _MAX_LOST_SHARE = 0.2
+_MIN_UNDERSTOOD = 0.9
+"""If less of a log was understood, what was not read could change the verdict."""
 _DRAFTER_LENGTH, _DRAFTER_TOKENS, _DRAFTER_SHARE = 2.5, 4, 0.1
 """The draft model that is assumed if none was measured: accept length, drafted tokens, and the time of one pass as a
 share of a plain step's."""
@@ -46,6 +48,12 @@ class Evidence:
     num_sessions: int
     lost_share: float
     """The share of sampled outputs that tokenizing and decoding changes."""
+    num_replayed: int = 1000
+    """The number of outputs that the accept lengths are of."""
+    understood: float = 1.0
+    """The share of the log that was understood."""
+    not_understood: str = ""
+    """What was not understood, with counts."""
     cold: float | None
     """Accept length of a server that has learnt nothing."""
     warm: float | None
@@ -79,17 +87,23 @@ def verdict(evidence: Evidence) -> dict[str, Any]:
         "headline": _headline(kind, evidence),
         "reasons": _reasons(kind, evidence),
         "flags": flags,
-        "command": " ".join(words),
+        "command": " ".join(words) if _is_understood(evidence) else "",
         "would_change": _would_change(kind, evidence),
         "by_entropy": by_entropy,
     }
 
 
+def _is_understood(evidence: Evidence) -> bool:
+    return evidence.understood >= _MIN_UNDERSTOOD
+
+
 def _kind(evidence: Evidence) -> str:
+    if not _is_understood(evidence):
+        return "unknown"
     length = evidence.warm if evidence.warm is not None else evidence.cold
     if length is None or evidence.num_outputs < _MIN_OUTPUTS or evidence.num_sessions < _MIN_SESSIONS:
         return "unknown"
-    if evidence.lost_share > _MAX_LOST_SHARE:
+    if evidence.lost_share > _MAX_LOST_SHARE or evidence.num_replayed < _MIN_OUTPUTS:
         return "unknown"
     pays = any(row["high"] >= _PAYS for row in evidence.speedups)
     drafter_pays = any(drafter_gain(evidence.profile, rows, evidence.context) >= _PAYS for rows in evidence.concurrency)
@@ -164,7 +178,7 @@ def _default_width(profile: Profile) -> int:
 
 
 def _flags(kind: str, evidence: Evidence) -> list[str]:
-    if kind == "none":
+    if kind == "none" or not _is_understood(evidence):
         return []
     if kind == "model":
         return ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "DRAFTER"]
@@ -181,9 +195,19 @@ def _flags(kind: str, evidence: Evidence) -> list[str]:
 
 def _headline(kind: str, evidence: Evidence) -> str:
     length = _length_text(evidence)
+    if not _is_understood(evidence):
+        # Rounded down, so that it does not show the share that suffices.
+        share, needed = math.floor(100 * evidence.understood), round(100 * _MIN_UNDERSTOOD)
+        what = f" Not understood: {evidence.not_understood}." if evidence.not_understood else ""
+        return (
+            f"No verdict: only {share} % of the log was understood, and it takes {needed} %. The figures are of that part "
+            f"alone.{what}"
+        )
     if kind == "unknown":
         if evidence.lost_share > _MAX_LOST_SHARE:
             return "The tokenizer changes outputs when it decodes them again: pass the served model's tokenizer."
+        if evidence.num_replayed < min(_MIN_OUTPUTS, evidence.num_outputs):
+            return f"Only {evidence.num_replayed} outputs were replayed, too few for a verdict: raise --seconds or --replay."
         return "The log is too small to say what these outputs gain: pass more outputs of more sessions."
     gains = _gain_text(evidence.speedups)
     return {
@@ -255,6 +279,8 @@ def _would_change(kind: str, evidence: Evidence) -> list[str]:
         "none": ["A lower concurrency, or a device with more compute.", "A profile measured on your own server."],
         "unknown": ["At least 100 outputs of 20 sessions.", "The tokenizer of the served model."],
     }[kind]
+    if not _is_understood(evidence):
+        changes = ["A log in a format that is understood; the inputs of this report name what was not."]
     if kind != "unknown" and evidence.profile.r2 is None:
         changes = [
             *changes,

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from agentspec.analysis.logs.message_text import as_messages
+from agentspec.analysis.logs.formats.messages import as_messages
 from agentspec.analysis.logs.source import LogReading, log_files, read_calls
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang.metrics import LabelledCounts

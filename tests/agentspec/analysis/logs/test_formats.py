@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from every import every
 
-from agentspec.analysis.logs.calls import BadRecordError, shown
+from agentspec.analysis.logs.account import Account
+from agentspec.analysis.logs.calls import BadRecordError, NoAnswerError, shown
 from agentspec.analysis.logs.formats import calls_of
 
 ASK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "time?"}]
@@ -17,6 +19,32 @@ CALL_ITEM = {"type": "function_call", "call_id": "1", "name": "clock", "argument
 ANSWER = {"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]}
 CHOICES = {"choices": [{"index": 0, "message": ANSWER}]}
 CHAT = [*ASK, {"role": "assistant", "content": "noon"}, {"role": "user", "content": "sure?"}, ANSWER]
+
+TOOL_TEXT_SPACED = '{"name": "clock", "arguments": {"zone": "UTC"}}'
+BLOCKS = [
+    {"type": "thinking", "thinking": "It is noon.", "signature": "s"},
+    {"type": "text", "text": "I look."},
+    {"type": "tool_use", "id": "1", "name": "clock", "input": {"zone": "UTC"}},
+]
+
+
+def chunk(**delta: Any) -> dict[str, Any]:
+    return {"id": "c", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]}
+
+
+CHUNKS = [
+    chunk(role="assistant", content="no"),
+    chunk(content="on"),
+    chunk(tool_calls=[{"index": 0, "id": "1", "function": {"name": "clock", "arguments": '{"zone"'}}]),
+    chunk(tool_calls=[{"index": 0, "function": {"arguments": ':"UTC"}'}}]),
+    {"id": "c", "object": "chat.completion.chunk", "choices": [], "usage": {"completion_tokens": 5}},
+]
+
+
+def sse(events: list[dict[str, Any]], named: bool = False) -> str:
+    lines = [(f"event: {event['type']}\n" if named else "") + f"data: {json.dumps(event)}\n\n" for event in events]
+    return "".join(lines) + ("" if named else "data: [DONE]\n\n")
+
 
 CASES: dict[str, tuple[str, Any, list[str]]] = {
     "completion as text": ("openai", {"messages": ASK, "completion": "noon"}, ["noon"]),
@@ -204,6 +232,357 @@ CASES: dict[str, tuple[str, Any, list[str]]] = {
         },
         ["noon", TOOL_TEXT, "noon"],
     ),
+    "anthropic": (
+        "openai",
+        {
+            "request": {"system": [{"type": "text", "text": "Be brief."}], "messages": ASK[1:], "max_tokens": 9},
+            "response": {"type": "message", "role": "assistant", "content": BLOCKS, "stop_reason": "tool_use"},
+        },
+        ["It is noon.\nI look.\n" + TOOL_TEXT_SPACED],
+    ),
+    "anthropic chat": (
+        "chat",
+        {
+            "messages": [
+                ASK[1],
+                {"role": "assistant", "content": BLOCKS},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "12:00"}]},
+                {"role": "assistant", "content": [{"type": "text", "text": "noon"}]},
+            ]
+        },
+        ["It is noon.\nI look.\n" + TOOL_TEXT_SPACED, "noon"],
+    ),
+    "what a server's tool answered was written by no model": (
+        "chat",
+        {
+            "messages": [
+                ASK[1],
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "server_tool_use", "id": "1", "name": "clock", "input": {"zone": "UTC"}},
+                        {
+                            "type": "web_search_tool_result",
+                            "tool_use_id": "1",
+                            "content": [
+                                {"type": "web_search_result", "title": "12:00", "url": "u", "encrypted_content": "x"}
+                            ],
+                        },
+                        {"type": "text", "text": "noon"},
+                    ],
+                },
+            ]
+        },
+        [TOOL_TEXT_SPACED + "\nnoon"],
+    ),
+    "responses of all types": (
+        "openai",
+        {
+            "input": "time?",
+            "response": {
+                "object": "response",
+                "output": [
+                    {"type": "custom_tool_call", "name": "apply_patch", "input": "*** Begin", "call_id": "c"},
+                    {"type": "local_shell_call", "action": {"command": ["date"]}, "call_id": "d"},
+                    {"type": "web_search_call", "id": "w", "status": "completed"},
+                    {"type": "web_search_call", "id": "w", "action": {"type": "search", "query": "time"}},
+                    {"type": "mcp_call", "name": "clock", "arguments": "{}", "output": "12:00"},
+                    {"type": "code_interpreter_call", "code": "print(1)", "outputs": [{"type": "logs", "logs": "1"}]},
+                    {"type": "image_generation_call", "result": "aGk="},
+                    {
+                        "type": "message",
+                        "role": "assistant",
+                        "content": [
+                            {"type": "output_text", "text": "noon", "annotations": []},
+                            {"type": "refusal", "refusal": "no"},
+                        ],
+                    },
+                ],
+            },
+        },
+        [
+            (
+                '{"name": "apply_patch", "arguments": *** Begin}\n{"name": "local_shell", "arguments": {"command": ["date"]}}\n'
+                '{"name": "web_search", "arguments": {"type": "search", "query": "time"}}\n'
+                '{"name": "clock", "arguments": {}}\n{"name": "code_interpreter", "arguments": print(1)}\nnoonno'
+            )
+        ],
+    ),
+    "legacy function call": (
+        "chat",
+        {
+            "messages": [
+                ASK[1],
+                {"role": "assistant", "content": None, "function_call": TOOL_CALL["function"]},
+                {"role": "function", "name": "clock", "content": "12:00"},
+                {"role": "assistant", "content": "noon"},
+            ]
+        },
+        [TOOL_TEXT, "noon"],
+    ),
+    "arguments called args": (
+        "chat",
+        {
+            "messages": [
+                {"type": "human", "content": "time?"},
+                {
+                    "type": "ai",
+                    "content": "I look.",
+                    "tool_calls": [{"name": "clock", "args": {"zone": "UTC"}, "id": "1"}],
+                },
+            ]
+        },
+        ["I look.\n" + TOOL_TEXT_SPACED],
+    ),
+    "messages as a string": ("chat", {"instance_id": "i", "messages": json.dumps(CHAT)}, ["noon", TOOL_TEXT]),
+    "an answer that is JSON stays as it is": (
+        "openai",
+        {"prompt": "time?", "completion": '{"output": [1], "type": "text"}'},
+        ['{"output": [1], "type": "text"}'],
+    ),
+    "helicone": ("openai", {"request_body": {"messages": ASK}, "response_body": CHOICES}, [TOOL_TEXT]),
+    "batch": ("openai", {"custom_id": "1", "response": {"status_code": 200, "body": CHOICES}}, [TOOL_TEXT]),
+    "gemini": (
+        "openai",
+        {
+            "request": {"contents": [{"role": "user", "parts": [{"text": "time?"}]}]},
+            "response": {
+                "candidates": [
+                    {
+                        "content": {
+                            "role": "model",
+                            "parts": [
+                                {"text": "Hm.", "thought": True},
+                                {"text": "I look."},
+                                {"functionCall": {"name": "clock", "args": {"zone": "UTC"}}},
+                            ],
+                        }
+                    }
+                ]
+            },
+        },
+        ["Hm.\nI look.\n" + TOOL_TEXT_SPACED],
+    ),
+    "bedrock": (
+        "openai",
+        {
+            "request": {"messages": [{"role": "user", "content": [{"text": "time?"}]}]},
+            "response": {
+                "output": {
+                    "message": {
+                        "role": "assistant",
+                        "content": [
+                            {"text": "I look."},
+                            {"toolUse": {"toolUseId": "1", "name": "clock", "input": {"zone": "UTC"}}},
+                        ],
+                    }
+                }
+            },
+        },
+        ["I look.\n" + TOOL_TEXT_SPACED],
+    ),
+    "sglang": (
+        "openai",
+        {
+            "request": {"text": "time?", "sampling_params": {}},
+            "response": {"text": "noon", "output_ids": [5], "meta_info": {}},
+        },
+        ["noon"],
+    ),
+    "sglang's log": (
+        "sglang",
+        {"event": "request.finished", "rid": "a", "obj": {"text": "time?"}, "out": {"text": "noon", "meta_info": {}}},
+        ["noon"],
+    ),
+    "stream of chunks": ("openai", {"request": {"messages": ASK}, "response": CHUNKS}, ["noon\n" + TOOL_TEXT]),
+    "stream as text": ("openai", {"request": {"messages": ASK}, "response": sse(CHUNKS)}, ["noon\n" + TOOL_TEXT]),
+    "anthropic's stream": (
+        "openai",
+        {
+            "request": {"messages": ASK},
+            "response": sse(
+                [
+                    {"type": "message_start", "message": {"id": "m", "role": "assistant", "content": []}},
+                    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+                    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "I lo"}},
+                    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "ok."}},
+                    {
+                        "type": "content_block_start",
+                        "index": 1,
+                        "content_block": {"type": "tool_use", "id": "1", "name": "clock", "input": {}},
+                    },
+                    {
+                        "type": "content_block_delta",
+                        "index": 1,
+                        "delta": {"type": "input_json_delta", "partial_json": '{"zone":'},
+                    },
+                    {
+                        "type": "content_block_delta",
+                        "index": 1,
+                        "delta": {"type": "input_json_delta", "partial_json": '"UTC"}'},
+                    },
+                    {"type": "message_stop"},
+                ],
+                named=True,
+            ),
+        },
+        ["I look.\n" + TOOL_TEXT],
+    ),
+    "stream of the Responses API": (
+        "openai",
+        {
+            "input": "time?",
+            "response": [
+                {"type": "response.created", "response": {"id": "r", "output": []}},
+                {"type": "response.output_text.delta", "delta": "no"},
+                {
+                    "type": "response.completed",
+                    "response": {
+                        "id": "r",
+                        "object": "response",
+                        "output": [
+                            {
+                                "type": "message",
+                                "role": "assistant",
+                                "content": [{"type": "output_text", "text": "noon"}],
+                            }
+                        ],
+                    },
+                },
+            ],
+        },
+        ["noon"],
+    ),
+    "langfuse": (
+        "langfuse",
+        {"type": "GENERATION", "traceId": "t", "input": json.dumps(ASK), "output": json.dumps(ANSWER)},
+        [TOOL_TEXT],
+    ),
+    "langsmith": (
+        "langsmith",
+        {
+            "run_type": "llm",
+            "trace_id": "t",
+            "inputs": {
+                "messages": [
+                    [{"lc": 1, "type": "constructor", "id": ["x", "HumanMessage"], "kwargs": {"content": "time?"}}]
+                ]
+            },
+            "outputs": {
+                "generations": [
+                    [
+                        {
+                            "text": "I look.",
+                            "type": "ChatGeneration",
+                            "message": {
+                                "lc": 1,
+                                "type": "constructor",
+                                "id": ["x", "AIMessage"],
+                                "kwargs": {
+                                    "content": "I look.",
+                                    "tool_calls": [{"name": "clock", "args": {"zone": "UTC"}, "id": "1"}],
+                                    "additional_kwargs": {"tool_calls": [TOOL_CALL]},
+                                },
+                            },
+                        }
+                    ]
+                ],
+                "llm_output": None,
+            },
+        },
+        ["I look.\n" + TOOL_TEXT_SPACED],
+    ),
+    "opentelemetry": (
+        "opentelemetry",
+        {
+            "name": "chat m",
+            "trace_id": "t",
+            "attributes": {
+                "gen_ai.operation.name": "chat",
+                "gen_ai.input.messages": json.dumps(
+                    [{"role": "user", "parts": [{"type": "text", "content": "time?"}]}]
+                ),
+                "gen_ai.output.messages": json.dumps(
+                    [
+                        {
+                            "role": "assistant",
+                            "finish_reason": "tool_call",
+                            "parts": [
+                                {"type": "reasoning", "content": "Hm."},
+                                {"type": "text", "content": "I look."},
+                                {"type": "tool_call", "id": "1", "name": "clock", "arguments": {"zone": "UTC"}},
+                            ],
+                        }
+                    ]
+                ),
+            },
+        },
+        ["Hm.\nI look.\n" + TOOL_TEXT_SPACED],
+    ),
+    "opentelemetry, older, as the protocol has it": (
+        "opentelemetry",
+        {
+            "name": "m.chat",
+            "spanId": "s",
+            "attributes": [
+                {"key": "gen_ai.system", "value": {"stringValue": "x"}},
+                {"key": "gen_ai.prompt.0.role", "value": {"stringValue": "user"}},
+                {"key": "gen_ai.prompt.0.content", "value": {"stringValue": "time?"}},
+                {"key": "gen_ai.completion.0.role", "value": {"stringValue": "assistant"}},
+                {"key": "gen_ai.completion.0.content", "value": {"stringValue": "I look."}},
+                {"key": "gen_ai.completion.0.tool_calls.0.name", "value": {"stringValue": "clock"}},
+                {"key": "gen_ai.completion.0.tool_calls.0.arguments", "value": {"stringValue": '{"zone":"UTC"}'}},
+            ],
+        },
+        ["I look.\n" + TOOL_TEXT],
+    ),
+    "openinference": (
+        "opentelemetry",
+        {
+            "name": "ChatCompletion",
+            "context": {"trace_id": "t"},
+            "attributes": {
+                "openinference.span.kind": "LLM",
+                "llm.input_messages.0.message.role": "user",
+                "llm.input_messages.0.message.content": "time?",
+                "llm.output_messages.0.message.role": "assistant",
+                "llm.output_messages.0.message.tool_calls.0.tool_call.function.name": "clock",
+                "llm.output_messages.0.message.tool_calls.0.tool_call.function.arguments": '{"zone":"UTC"}',
+            },
+        },
+        [TOOL_TEXT],
+    ),
+    "tau-bench": (
+        "tau-bench",
+        {"task_id": 3, "trial": 1, "reward": 1.0, "info": {}, "traj": CHAT},
+        ["noon", TOOL_TEXT],
+    ),
+    "trajectory of messages": (
+        "chat",
+        {
+            "instance_id": "i",
+            "trajectory": [
+                {"role": "system", "system_prompt": "Be brief.", "text": None},
+                {"role": "user", "text": "time?"},
+                {"role": "ai", "text": "noon", "mask": False},
+            ],
+        },
+        ["noon"],
+    ),
+    "openhands output": (
+        "openhands-output",
+        {
+            "instance_id": "i",
+            "instruction": "time?",
+            "history": [
+                {"id": 0, "source": "user", "action": "message", "args": {"content": "time?"}},
+                {"id": 1, "source": "agent", "action": "run", "args": {"command": "date", "thought": "I look."}},
+                {"id": 2, "source": "agent", "observation": "run", "content": "12:00"},
+                {"id": 3, "source": "agent", "action": "finish", "args": {"final_thought": "noon", "outputs": {}}},
+            ],
+        },
+        ['I look.\n{"name": "run", "arguments": {"command": "date"}}', "noon"],
+    ),
     "staged": ("staged", {"calls": [{"stage": "plan", "output": "one"}]}, ["one"]),
 }
 
@@ -221,9 +600,11 @@ def test_stages_have_a_prompt_where_messages_were_recorded() -> None:
 @every("name", CASES)
 def test_outputs_are_read(name: str) -> None:
     expected_format, record, outputs = CASES[name]
-    found, calls = calls_of(record, "fallback")
+    account = Account()
+    found, calls = calls_of(record, "fallback", account)
     assert found == expected_format
     assert [call.output for call in calls] == outputs
+    assert not account.unknown
 
 
 def test_prompts_end_before_their_outputs() -> None:
@@ -301,3 +682,65 @@ def test_bad_fields_are_named_without_their_values() -> None:
     with pytest.raises(BadRecordError, match="secret_field") as error:
         calls_of({"secret_field": "password"}, "")
     assert "password" not in str(error.value)
+
+
+@every(
+    "record",
+    {
+        "failed request": {"status": "failure", "messages": ASK, "response": {}, "error_str": "timeout"},
+        "failed request, null": {"status": "failure", "messages": ASK, "response": None},
+        "redacted": {
+            "messages": [{"role": "user", "content": "redacted-by-litellm"}],
+            "response": "redacted-by-litellm",
+        },
+        "redacted otherwise": {"prompt": "time?", "completion": "[REDACTED]"},
+        "empty": {"prompt": "time?", "completion": ""},
+        "span of a tool": {"type": "SPAN", "traceId": "t", "input": {"a": 1}, "output": {"b": 2}},
+        "run of a chain": {"run_type": "chain", "inputs": {}, "outputs": {"output": "x"}},
+        "agent's span": {
+            "name": "a",
+            "attributes": {"gen_ai.operation.name": "invoke_agent", "gen_ai.output.messages": "[]"},
+        },
+        "span without texts": {"name": "a", "attributes": {"gen_ai.operation.name": "chat", "gen_ai.system": "x"}},
+        "request without answer": {"event": "request.received", "rid": "a", "obj": {"text": "time?"}},
+        "answer that was not logged": {"event": "request.finished", "rid": "a", "obj": {}, "out": {"meta_info": {}}},
+    }.items(),
+)
+def test_what_no_model_answered_is_told_apart(record: tuple[str, Any]) -> None:
+    with pytest.raises(NoAnswerError, match="."):
+        calls_of(record[1], "")
+
+
+def test_a_text_that_sglang_cut_is_not_taken_for_an_answer() -> None:
+    out = {"text": "a" * 1024 + "..." + "b" * 1024, "meta_info": {}}
+    with pytest.raises(NoAnswerError, match="level 3"):
+        calls_of({"event": "request.finished", "rid": "a", "obj": {"text": "time?"}, "out": out}, "")
+    _, (call,) = calls_of(
+        {"event": "request.finished", "rid": "a", "obj": {}, "out": {**out, "output_ids": [5, 6]}}, ""
+    )
+    assert call.tokens == (5, 6)
+
+
+def test_what_is_not_known_is_counted() -> None:
+    account = Account()
+    answer = {
+        "role": "assistant",
+        "content": [
+            {"type": "text", "text": "noon"},
+            {"type": "hologram", "beam": "light"},
+            {"type": "image", "data": "x"},
+        ],
+        "whim": "odd",
+        "echo": "noon",
+    }
+    user = {"role": "user", "content": [{"type": "smell", "of": "rose"}]}
+    _, (call,) = calls_of({"messages": [user, answer], "extra_texts": ["abc"], "tags": [3]}, "", account)
+    assert call.output == "noon"
+    assert {key: (tally.count, tally.characters) for key, tally in account.unknown.items()} == {
+        ("output", "block hologram"): (1, 13),
+        ("output", "message.whim"): (1, 3),
+        ("prompt", "block smell"): (1, 9),
+        ("record", "chat.extra_texts"): (1, 3),
+    }
+    assert [key for key, _ in account.left_out.items()] == [("output", "block image")]
+    assert account.understood("output") == pytest.approx(4 / (4 + 13 + 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -233,8 +234,55 @@ def test_a_short_time_cuts_the_replay_and_says_so(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "log.jsonl", agent_chats(40, 3))
     facts = facts_of(path, seconds=1.0)
     inputs = facts["inputs"]
-    assert inputs["num_measured_outputs"] == 100
-    assert inputs["num_measured_sessions"] > 20
+    assert 20 <= inputs["num_measured_outputs"] <= 100
+    assert inputs["num_measured_sessions"] > 10
     assert 100 < inputs["num_measured_tokens"] < inputs["num_output_tokens"]
-    (note,) = [note for note in facts["could_not_tell"] if "--seconds" in note]
-    assert "100 of 160 outputs" in note
+    assert any(
+        f"{inputs['num_measured_outputs']} of 160 outputs" in note and "--seconds" in note
+        for note in facts["could_not_tell"]
+    )
+    assert facts["speedup"]
+
+
+def test_one_long_output_takes_no_longer_than_allowed(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    words = [noise_text(rng, 6) for _ in range(50)]
+    path = tmp_path / "long.txt"
+    path.write_text(" ".join(words[int(i)] for i in rng.integers(0, 50, 5000)))
+    began = time.process_time()
+    facts = facts_of(path, seconds=3.0, concurrency=(1, 8, 64))
+    assert time.process_time() - began < 4.5
+    assert facts["inputs"]["num_output_tokens"] > 30_000
+    assert facts["inputs"]["num_measured_tokens"] < facts["inputs"]["num_output_tokens"]
+    assert any("a part at random" in note for note in facts["could_not_tell"])
+
+
+def test_no_verdict_of_a_log_that_is_not_understood(tmp_path: Path) -> None:
+    def message(i: int, kind: str) -> dict[str, Any]:
+        blocks = [{"type": "text", "text": f"answer {i}"}, {"type": kind, "text": f"a long text of another kind {i}"}]
+        return {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": blocks}]}
+
+    path = write_lines(tmp_path / "log.jsonl", [message(i, "new_kind") for i in range(30)])
+    facts = facts_of(path)
+    assert facts["verdict"]["kind"] == "unknown"
+    assert (facts["verdict"]["flags"], facts["verdict"]["command"]) == ([], "")
+    assert facts["inputs"]["understood"] < 0.5
+    assert {"where": "output", "what": "block new_kind", "count": 30} == {
+        key: facts["inputs"]["not_understood"][0][key] for key in ("where", "what", "count")
+    }
+    assert "No verdict" in summary(facts) and "block new_kind" in summary(facts)
+    known = facts_of(write_lines(tmp_path / "known.jsonl", [message(i, "text") for i in range(30)]))
+    assert known["verdict"]["kind"] != "unknown" and known["inputs"]["understood"] == 1.0
+
+
+def test_no_verdict_where_records_are_bad(tmp_path: Path) -> None:
+    records = [request("q", f"answer {i}", session=str(i)) for i in range(30)]
+    facts = facts_of(write_lines(tmp_path / "log.jsonl", [*records, *({"other": 1} for _ in range(10))]))
+    assert facts["verdict"]["kind"] == "unknown"
+    assert "10 records that could not be read" in facts["verdict"]["headline"]
+
+
+def test_outputs_that_a_program_wrote_are_told(tmp_path: Path) -> None:
+    records = [request(f"q {i}", "withheld for legal reasons" if i % 4 else f"answer {i}") for i in range(32)]
+    facts = facts_of(write_lines(tmp_path / "log.jsonl", records))
+    assert any("24 of 32 outputs are the same text" in note for note in facts["could_not_tell"])

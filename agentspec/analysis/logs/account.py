@@ -1,0 +1,118 @@
+"""What a reader understood of a log, and what it did not: nothing is dropped in silence.
+
+Every reader gets an account and enters what it read, what it met and does not know, what it leaves out on purpose,
+and which records have no answer of a model. The report shows the account beside its figures, and gives no verdict if
+too little was understood.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agentspec.analysis.logs.calls import shown
+
+Where = Literal["output", "prompt", "record"]
+"""What a model wrote, what it read, and everything else in a record."""
+
+_MAX_NAMES = 200
+"""The number of unknown fields that are counted separately. A log may have any names, for example those of users."""
+_OTHER = "(others)"
+_TYPE = re.compile(r"[A-Za-z][\w.:-]{0,47}")
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
+
+
+@dataclass(slots=True)
+class Tally:
+    """How often something was met, and the characters of the text in it."""
+
+    count: int = 0
+    characters: int = 0
+
+
+@dataclass(slots=True)
+class Account:
+    """The sums of a log so far."""
+
+    read: Counter[Where] = field(default_factory=Counter)
+    """The characters of text that was understood."""
+    lost: Counter[Where] = field(default_factory=Counter)
+    """The characters of text in fields and blocks that are not known."""
+    unknown: dict[tuple[Where, str], Tally] = field(default_factory=dict)
+    """Fields and blocks that are not known, by place and name."""
+    left_out: dict[tuple[Where, str], Tally] = field(default_factory=dict)
+    """Blocks that are known and have no text that a model could have written or read, such as images."""
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Records that are understood and have no answer of a model, by reason."""
+
+    def note_read(self, where: Where, characters: int) -> None:
+        self.read[where] += characters
+
+    def note_unknown(self, where: Where, name: str, value: Any, text: str = "") -> None:
+        """Counts a field or block that is not known.
+
+        Args:
+            where: Its place.
+            name: Its name; no value of the log may be in it.
+            value: Its content.
+            text: What was read beside it. Text that is repeated there is not lost.
+        """
+        characters = sum(len(part) for part in texts_in(value) if part not in text)
+        self.lost[where] += characters
+        _count(self.unknown, (where, name), characters)
+
+    def note_left_out(self, where: Where, name: str, value: Any = None) -> None:
+        """Counts something that is left out on purpose."""
+        _count(self.left_out, (where, name), sum(map(len, texts_in(value))))
+
+    def note_skipped(self, reason: str) -> None:
+        """Counts a record without an answer."""
+        self.skipped[reason] += 1
+
+    def check(self, where: Where, name: str, value: Mapping[str, Any], known: Collection[str], text: str = "") -> None:
+        """Counts the fields of an object that are not known and not empty, and do not repeat the text."""
+        for key in value.keys() - known:
+            inner = value[key]
+            if inner in _EMPTY:
+                continue
+            repeats = [part in text for part in texts_in(inner)] if text else []
+            if not repeats or not all(repeats):
+                self.note_unknown(where, f"{name}.{shown(str(key))}", inner, text)
+
+    @property
+    def num_skipped(self) -> int:
+        return sum(self.skipped.values())
+
+    def understood(self, where: Where) -> float:
+        """The share of the text at a place that was understood; 1 if there is none."""
+        total = self.read[where] + self.lost[where]
+        return self.read[where] / total if total else 1.0
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """All strings in a JSON value, without the names of fields."""
+    waiting = [value]
+    while waiting:
+        inner = waiting.pop()
+        if isinstance(inner, str):
+            yield inner
+        elif isinstance(inner, Mapping):
+            waiting += inner.values()
+        elif isinstance(inner, list | tuple):
+            waiting += inner
+
+
+def type_name(value: Any) -> str:
+    """The name of a block's type as it may be shown. What does not look like a name could be a text of the log."""
+    return value if isinstance(value, str) and _TYPE.fullmatch(value) else "(no name)"
+
+
+def _count(tallies: dict[tuple[Where, str], Tally], key: tuple[Where, str], characters: int) -> None:
+    if key not in tallies and len(tallies) >= _MAX_NAMES:
+        key = (key[0], _OTHER)
+    tally = tallies.setdefault(key, Tally())
+    tally.count += 1
+    tally.characters += characters
