@@ -133,7 +133,8 @@ def real_rows(files: Files) -> list[Row]:
     for name, content in files.items():
         for (task, pass_name, number), cell in cells(content["records"]).items():
             for system in [system for system in _REAL_OURS if system in cell]:
-                of, best = speed(cell[system]), {}
+                of = speed(cell[system])
+                best: dict[str, float] = {}
                 for rival in [rival for rival in cell if rival not in _REAL_OURS]:
                     kind = rival.split("-")[0]
                     best[kind] = max(best.get(kind, 0.0), speed(cell[rival]))
