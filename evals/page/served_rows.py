@@ -12,11 +12,11 @@ NAMES = {
     "ngram": "NGRAM",
     "standalone": "STANDALONE",
     "eagle3": "EAGLE-3",
-    "fixed": "all that is drafted",
     "suffix": "suffix drafts",
     "hybrid": "hybrid with EAGLE-3",
 }
 _OURS = ("suffix", "hybrid")
+_REAL_NAMES = {**NAMES, "fixed": "all that is drafted"}
 _REAL_OURS = {"suffix": "suffix drafts", "hybrid-standalone": "hybrid with STANDALONE"}
 # The least ratio to the best of a rival's settings, by task, pass and system.
 _REAL_GOALS = {
@@ -139,14 +139,14 @@ def real_rows(files: Files) -> list[Row]:
                     kind = rival.split("-")[0]
                     best[kind] = max(best.get(kind, 0.0), speed(cell[rival]))
                 goals = [
-                    at_least(f"x {NAMES[kind]}", of / best[kind], goal)
+                    at_least(f"x {_REAL_NAMES[kind]}", of / best[kind], goal)
                     for kind, goal in _REAL_GOALS.get((task, pass_name, system), {}).items()
                     if kind in best
                 ]
                 told = [_called(rival) + " " + _told(cell[rival]) for rival in cell if rival not in _REAL_OURS]
                 first = cell[system][0]
                 same = ", answers differ" if first.get("identical") is False else ""
-                ratios = ", ".join(f"{of / value:.2f} x {NAMES[kind]}" for kind, value in best.items())
+                ratios = ", ".join(f"{of / value:.2f} x {_REAL_NAMES[kind]}" for kind, value in best.items())
                 rows.append(
                     Row(
                         f"{task}, {first['model']}, {pass_name}, {clients(number)}, {first['requests']} calls",
