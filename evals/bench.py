@@ -21,6 +21,7 @@ from agentspec.evals.research import unions as bench_unions
 from agentspec.evals.served import fidelity as bench_fidelity
 from agentspec.evals.served import hybrid as bench_hybrid
 from agentspec.evals.served import load as bench_load
+from agentspec.evals.tool_calls import bench as bench_tool_calls
 
 SUITES = {
     "control": (bench_control, "time that choosing draft lengths adds to a decode step"),
@@ -39,6 +40,7 @@ SUITES = {
     "rollouts": (bench_rollouts, "the time until the last of many rollouts of a few prompts has ended"),
     "specdec": (bench_specdec, "drafts that stop where a head expects a rejection, beside drafts of a fixed length"),
     "step-cost": (bench_step_cost, "what a decode step costs the host of a GPU, counted on an emulated one"),
+    "tool-calls": (bench_tool_calls, "whether streamed tool calls and reasoning are the same whatever a step accepted"),
     "union": (bench_unions, "suffix drafts and a draft model's trees at equal numbers of nodes, apart and together"),
     "store": (
         bench_store,

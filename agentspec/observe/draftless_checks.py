@@ -60,6 +60,15 @@ _ADVICE = {
         means="the requests asked for no drafts",
         remedy="leave out custom_params.agentspec.no_draft where drafts are wanted",
     ),
+    "penalties": _Advice(
+        means="the requests have a repetition, frequency or presence penalty, which changes with every token, so they are "
+        "decoded without drafts",
+        remedy="leave the penalties out where they are not needed: agents rarely need them",
+    ),
+    "before_min_tokens": _Advice(
+        means="the requests have min_new_tokens, and drafts begin when an answer has that many",
+        remedy="leave min_new_tokens out, or lower it",
+    ),
     "refused": _Advice(
         means="the engine refused the requests' tokens",
         remedy="the server's log says why: look for 'agentspec does not draft for one request'",

@@ -303,6 +303,14 @@ def http_application() -> HttpApplication | None:
     return app
 
 
+def has_rust_server() -> bool:
+    """Whether SGLang's server in Rust would take the requests, instead of the HTTP process. Older releases have none."""
+    # A process that handles server arguments has loaded the module.
+    variables = getattr(sys.modules.get("sglang.srt.environ"), "envs", None)
+    flag = getattr(variables, "SGLANG_RUST_SERVER", None)
+    return flag is not None and bool(flag.get())
+
+
 def mark_admin_endpoint(endpoint: Callable[..., object]) -> None:
     """Tells SGLang's middleware, if there is one, that an endpoint takes the admin key instead of the clients' key."""
     # The process that serves the endpoint has loaded the module of its middleware.

@@ -3,13 +3,13 @@ or silently mislead it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from agentspec.errors import UnsupportedError
-from agentspec.integrations.sglang import arguments
+from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.sglang_types import ServerArgs
 from agentspec.integrations.sglang.tenants import request_options
 
@@ -28,6 +28,11 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "enable_pdmux": (bool, "drop --enable-pdmux"),
     "enable_two_batch_overlap": (bool, "drop --enable-two-batch-overlap"),
+    "tokenizer_worker_num": (
+        lambda v: (v or 1) > 1,
+        "SGLang loads no plugins in several tokenizer processes, so streamed tool calls would be damaged; drop "
+        "--tokenizer-worker-num",
+    ),
     "dllm_algorithm": (bool, "diffusion models do not decode token by token; drop --speculative-algorithm"),
     "disaggregation_mode": (lambda v: v not in (None, "null"), "run prefill and decode in one server"),
     "speculative_num_draft_tokens": (
@@ -55,17 +60,24 @@ def refuse_unsupported(server_args: ServerArgs) -> None:
         value = arguments.setting(server_args, name)
         if is_refused(value):
             problems.append(f"{name}={value!r}: {remedy}")
+    if compat.has_rust_server():
+        problems.append(
+            "SGLANG_RUST_SERVER: SGLang's server in Rust loads no plugins, so streamed tool calls would be damaged; unset it"
+        )
     if problems:
         raise UnsupportedError(f"--speculative-algorithm {arguments.ALGORITHM} cannot run with " + "; ".join(problems))
 
 
-def check_request(obj: object, input_ids: Sequence[int] | None, vocab_size: int) -> None:
+def check_request(
+    obj: object, input_ids: Sequence[int] | None, vocab_size: int, *, is_deterministic: bool = False
+) -> None:
     """Raises ValueError, which SGLang answers with status 400, naming the value, the range and the remedy.
 
     Args:
         obj: SGLang's `GenerateReqInput` or `EmbeddingReqInput`, normalised.
         input_ids: The prompt's tokens; None if the prompt is embeddings.
         vocab_size: Token ids must be in [0, vocab_size).
+        is_deterministic: Whether the server promises the same answer to the same seed.
     """
     if input_ids is not None and not len(input_ids) and getattr(obj, "input_embeds", None) is None:
         raise ValueError("the prompt must have at least one token, got none; send some text or input_ids")
@@ -77,12 +89,29 @@ def check_request(obj: object, input_ids: Sequence[int] | None, vocab_size: int)
                 f"input_ids must be in [0, {vocab_size}), got {int(tokens[outside[0]])} at index {int(outside[0])}; "
                 "was the prompt tokenized for another model?"
             )
+    if getattr(obj, "custom_logit_processor", None):
+        raise ValueError(
+            "custom_logit_processor is not supported with --speculative-algorithm AGENTSPEC: SGLang does not apply it when "
+            "it verifies drafts; send the request to a server without speculative decoding"
+        )
     sampling = getattr(obj, "sampling_params", None)
     if isinstance(sampling, dict):
         request_options(sampling.get("custom_params"))
+    if is_deterministic and isinstance(sampling, dict) and _is_seeded(sampling):
+        raise ValueError(
+            f"sampling_seed must be left out with --speculative-algorithm AGENTSPEC, got {sampling['sampling_seed']}: what "
+            "is drawn depends on the drafts as well; set temperature to 0, or send the request to a server without "
+            "speculative decoding"
+        )
     beam_width = sampling.get("beam_width") if isinstance(sampling, dict) else None
     if beam_width is not None and beam_width > 1:
         raise ValueError(
             f"beam_width must be 1 with --speculative-algorithm AGENTSPEC, got {beam_width}: beam search keeps several "
             "texts a request; send it to a server without speculative decoding"
         )
+
+
+def _is_seeded(sampling: Mapping[str, Any]) -> bool:
+    """Whether an answer is drawn with a seed of its own."""
+    draws = sampling.get("temperature") != 0 and sampling.get("top_k") != 1
+    return draws and sampling.get("sampling_seed") is not None

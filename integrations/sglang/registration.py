@@ -331,7 +331,8 @@ def _before_validation(manager: TokenizerManager, obj: GenerateReqInput, input_i
     if arguments.wants_agentspec(manager.server_args):
         # Some bases refuse prompts that leave less room in the context than one draft. Our rows are wide enough.
         manager.num_reserved_tokens = 0
-        check_request(obj, input_ids, int(manager.model_config.vocab_size))
+        deterministic = bool(arguments.setting(manager.server_args, "enable_deterministic_inference", False))
+        check_request(obj, input_ids, int(manager.model_config.vocab_size), is_deterministic=deterministic)
     replay_hooks.before_validation(manager, obj, input_ids)
 
 
@@ -366,9 +367,12 @@ def _after_manager(result: object, manager: TokenizerManager, *args: object, **k
     del args, kwargs
     replay_hooks.manager_made(manager)
     if arguments.wants_agentspec(manager.server_args):
+        from agentspec.integrations.sglang import stream_parsers
         from agentspec.integrations.sglang.admin import endpoints
 
         endpoints.serve(manager)
+        if manager.tokenizer is not None:
+            stream_parsers.install(manager.tokenizer)
     return result
 
 

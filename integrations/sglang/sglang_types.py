@@ -240,6 +240,25 @@ class ChatRequest(Protocol):
     messages: list[ChatMessage]
 
 
+class ToolCallItem(Protocol):
+    """A part of a tool call, a model of pydantic: a call's name, or some of its arguments, or both."""
+
+    tool_index: int
+    name: str | None
+    parameters: str
+
+    def model_copy(self, *, update: dict[str, Any]) -> ToolCallItem: ...
+
+
+class ParsedIncrement(Protocol):
+    """What a parser of tool calls found in an increment (`StreamingParseResult`), a model of pydantic."""
+
+    normal_text: str
+    calls: list[ToolCallItem]
+
+    def model_copy(self, *, update: dict[str, Any]) -> ParsedIncrement: ...
+
+
 class AbortReq(Protocol):
     """Asks a scheduler to abort requests."""
 

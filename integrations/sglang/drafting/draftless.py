@@ -22,6 +22,8 @@ Reason = Literal[
     # The request allows no draft.
     "no_room",
     "disabled_by_request",
+    "penalties",
+    "before_min_tokens",
     "refused",
     # Something failed.
     "breaker",
@@ -37,6 +39,8 @@ no_match_at_start  the same among the first tokens of an answer, where the end o
                    earlier prompt
 no_outputs         the same, and the row's namespace holds no finished output
 no_room            no drafted token could count, for example at max_tokens
+penalties          the request has penalties, which depend on the tokens before
+before_min_tokens  the answer has fewer tokens than the request's min_new_tokens
 refused            the engine refused the request's tokens
 left_by_policy     there was a suffix draft, but the policy left the row to the draft model, which made none
 """

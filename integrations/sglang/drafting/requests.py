@@ -7,6 +7,7 @@
     the decode batch changes                 rows: the engine looks up its requests, once for all steps of the batch
     it finishes in decode                    finish: it is closed, and its trimmed output joins the global index
     it finishes at prefill                   reap: closes it, because the request says that it is finished
+    it has its min_new_tokens                release: it is opened again, and may have drafts from now on
     it is aborted                            abort: marks it; reap closes it once no decode batch holds it
     the scheduler is idle                    reap: closes what has ended, because no decode step may follow
 
@@ -20,12 +21,14 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentspec._core import Rows
 from agentspec.engine import Engine
+from agentspec.integrations.sglang.sampling_options import UndraftedReason, undrafted
 from agentspec.integrations.sglang.sglang_types import Req
 from agentspec.integrations.sglang.tenants import Handling, Tenants
 
@@ -45,6 +48,9 @@ class KeptOutput:
     """Number of leading output tokens that belong to the answer."""
 
 
+Undrafted = Literal["disabled_by_request", UndraftedReason]
+
+
 @dataclass(slots=True)
 class _Entry:
     request: Req
@@ -53,6 +59,8 @@ class _Entry:
     num_prompt_tokens: int
     # Number of tokens in the KV cache that stand for images and are not in the text.
     num_padding: int
+    # Why it must not have drafts.
+    undrafted: Undrafted | None
     aborted: bool = False
     # Set when the engine refused this request. It gets no drafts any more; other requests do.
     barred: bool = False
@@ -85,7 +93,9 @@ class RequestBook:
         # Entries with padding.
         self._num_padded = 0
         self.num_without_drafts = 0
-        """Number of open requests that asked for no drafts."""
+        """Number of open requests that must not have drafts."""
+        # Those of them that may have drafts later.
+        self._waiting: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -149,10 +159,18 @@ class RequestBook:
         if entry is not None:
             self._end(rid, entry)
 
-    def may_draft(self, rid: str) -> bool:
-        """False if the request asked for no drafts."""
+    def undrafted(self, rid: str) -> Undrafted | None:
+        """Why the request must not have drafts; None if it may."""
         entry = self._entries.get(rid)
-        return entry is None or entry.handling.draft
+        return None if entry is None else entry.undrafted
+
+    def release(self) -> bool:
+        """Lets requests have drafts that have their min_new_tokens now. Returns whether there were any."""
+        waiting = [self._entries[rid] for rid in self._waiting]
+        due = [entry for entry in waiting if not entry.request.finished() and undrafted(entry.request) is None]
+        for entry in due:
+            self._open_again(entry)
+        return bool(due)
 
     def abort(self, rid_prefix: str, everything: bool) -> None:
         """Marks the requests that the scheduler was told to abort. reap() closes them once they do not run any more."""
@@ -197,10 +215,14 @@ class RequestBook:
     def _open(self, request: Req, *, again: bool = False) -> None:
         prompt = _prompt(request)
         padding = len(request.origin_input_ids) - len(prompt)
-        entry = _Entry(request, self._tenants.handling(request), num_prompt_tokens=len(prompt), num_padding=padding)
+        handling = self._tenants.handling(request)
+        reason: Undrafted | None = undrafted(request) if handling.draft else "disabled_by_request"
+        entry = _Entry(request, handling, num_prompt_tokens=len(prompt), num_padding=padding, undrafted=reason)
         self._entries[request.rid] = entry
         self._num_padded += padding > 0
-        self.num_without_drafts += not entry.handling.draft
+        self.num_without_drafts += reason is not None
+        if reason == "before_min_tokens":
+            self._waiting.add(request.rid)
         try:
             tokens = np.asarray(prompt, dtype=np.int32)
             self._engine.open(
@@ -237,7 +259,8 @@ class RequestBook:
     def _close(self, rid: str, entry: _Entry, *, keep: bool) -> None:
         if self._entries.pop(rid, None) is not None:
             self._num_padded -= entry.num_padding > 0
-            self.num_without_drafts -= not entry.handling.draft
+            self.num_without_drafts -= entry.undrafted is not None
+            self._waiting.discard(rid)
         if entry.barred:
             return
         num_output_tokens = visible_length(entry.request) if keep else None
@@ -264,7 +287,7 @@ class RequestBook:
 
     def _max_length(self, request: Req, entry: _Entry) -> int:
         """The most tokens that the text can have, by max_tokens and the context; 0 if nothing may be drafted."""
-        if not entry.handling.draft:
+        if entry.undrafted is not None:
             return 0
         # The last token needs no slot in the KV cache.
         longest = self._context_length + 1 - entry.num_padding
@@ -275,6 +298,7 @@ class RequestBook:
         logger.error("agentspec does not draft for one request: %s", reason, exc_info=sys.exc_info()[0] is not None)
         self._on_error()
         entry.barred = True
+        self._waiting.discard(rid)
         if self._engine.is_open(rid):
             self._engine.close(rid, keep=False)
 

@@ -285,6 +285,7 @@ class SuffixDrafter:
         self.guarded(self._book.reap, requests)
         if self._astray:
             self._call_back()
+        self.guarded(self._release)
         b = len(requests)
         self._rows_of(requests)
         buffers = self._buffers_for(b)
@@ -342,8 +343,8 @@ class SuffixDrafter:
         request = step.requests[row]
         if outcome is Outcome.NO_MATCH:
             return "no_match_at_start" if len(request.output_ids) < START_TOKENS else None
-        if not self._book.may_draft(request.rid):
-            return "disabled_by_request"
+        if (reason := self._book.undrafted(request.rid)) is not None:
+            return reason
         # A request that has ended runs for one more step, whose output nobody reads.
         return "no_room" if outcome is Outcome.NOT_OPEN and request.finished() else None
 
@@ -359,6 +360,11 @@ class SuffixDrafter:
             )
             self.guarded(self._book.reopen, request)
         self.accepted.find_again(self._book.known_rows)
+
+    def _release(self) -> None:
+        if self._book.release():
+            self._batch = None
+            self.accepted.find_again(self._book.known_rows)
 
     def _standing(self, requests: list[Req]) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64]]:
         """The state after the latest step: the engine's rows, and the lengths of KV cache and texts, int64[b]."""
@@ -384,8 +390,8 @@ class SuffixDrafter:
         return self._book.num_without_drafts > 0
 
     def may_draft(self, rid: str) -> bool:
-        """False if the request asked for no drafts, neither from suffixes nor from a draft model."""
-        return self._book.may_draft(rid)
+        """False if the request must not have drafts now, neither from suffixes nor from a draft model."""
+        return self._book.undrafted(rid) is None
 
     def failed(self, message: str) -> None:
         """Logs and counts a failure of drafting. Call it in an exception handler. Some in a row pause drafting."""

@@ -36,6 +36,7 @@ def test_defaults_pass() -> None:
         ("enable_multi_layer_eagle", True),
         ("enable_pdmux", True),
         ("enable_two_batch_overlap", True),
+        ("tokenizer_worker_num", 2),
         ("dllm_algorithm", "LowConfidence"),
         ("disaggregation_mode", "prefill"),
         ("speculative_num_draft_tokens", 1),

@@ -1,0 +1,174 @@
+"""Streams answers through SGLang's parsers, as its HTTP process does, and gathers what a client gets."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from agentspec.evals.tool_calls.calls import TOOLS
+from agentspec.integrations.sglang.stream_parsers import TextCutter
+
+JSON_ARRAY = "json array"
+"""The name under which the parser of required calls is checked; SGLang gives it none."""
+
+
+@dataclass
+class Answer:
+    """What a client makes of a stream."""
+
+    reasoning: str = ""
+    text: str = ""
+    calls: dict[int, list[str]] = field(default_factory=dict)
+    """The names and the arguments of each call, by its index, as far as they came."""
+
+    def add_calls(self, items: Iterable[Any]) -> None:
+        for item in items:
+            call = self.calls.setdefault(item.tool_index, ["", ""])
+            call[0] += item.name or ""
+            call[1] += item.parameters or ""
+
+    def parsed_calls(self) -> list[tuple[str, Any]]:
+        """The calls in order, with the arguments as objects, so that spaces do not count."""
+        return [(name, _parsed(arguments)) for _, (name, arguments) in sorted(self.calls.items())]
+
+
+def _parsed(arguments: str) -> Any:
+    try:
+        return json.loads(arguments or "{}")
+    except ValueError:
+        return arguments
+
+
+class Parsers:
+    """Makes SGLang's parsers, with and without agentspec's hooks."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        from sglang.srt.entrypoints.openai.protocol import Tool
+        from sglang.srt.function_call.function_call_parser import FunctionCallParser
+        from sglang.srt.function_call.json_array_parser import JsonArrayParser
+        from sglang.srt.parser.reasoning_parser import ReasoningParser
+
+        self._tokenizer = tokenizer
+        self._calls, self._array, self._reasoning = FunctionCallParser, JsonArrayParser, ReasoningParser
+        self._tools = [Tool(**tool) for tool in TOOLS]
+
+    @property
+    def call_parsers(self) -> list[str]:
+        return [*self._calls.ToolCallParserEnum, JSON_ARRAY]
+
+    @property
+    def reasoning_parsers(self) -> list[str]:
+        return list(self._reasoning.DetectorMap)
+
+    def whole_calls(self, name: str, text: str) -> Answer:
+        """What a client gets without a stream."""
+        answer = Answer()
+        if name == JSON_ARRAY:
+            for index, call in enumerate(json.loads(text)):
+                answer.calls[index] = [call["name"], json.dumps(call["parameters"])]
+            return answer
+        answer.text, items = self._parser(name).parse_non_stream(text)
+        for index, item in enumerate(items):
+            answer.calls[index] = [item.name or "", item.parameters]
+        return answer
+
+    def streamed_calls(self, name: str, increments: Sequence[str], *, hooked: bool) -> Answer:
+        """What a client gets of a stream with these increments."""
+        answer = Answer()
+        parser = self._array() if name == JSON_ARRAY else self._parser(name)
+        for increment in increments:
+            if name == JSON_ARRAY:
+                parse = self._array.parse_streaming_increment
+                result = (parse if hooked else _original(parse))(parser, increment, self._tools)
+                text, items = result.normal_text, result.calls
+            else:
+                parse = self._calls.parse_stream_chunk
+                text, items = (parse if hooked else _original(parse))(parser, increment)
+            answer.text += text or ""
+            answer.add_calls(items)
+        self._end(parser, answer)
+        return answer
+
+    def _end(self, parser: Any, answer: Answer) -> None:
+        """Does what SGLang does at the end of a stream. The older release has no first step."""
+        if hasattr(parser, "parse_stream_end"):
+            text, items = parser.parse_stream_end()
+            answer.text += text or ""
+            answer.add_calls(items)
+        elif isinstance(parser, self._array) and parser.finish.__module__ == parser.__module__:
+            answer.add_calls(parser.finish(self._tools).calls)
+        detector = getattr(parser, "detector", parser)
+        called, streamed = getattr(detector, "prev_tool_call_arr", []), getattr(detector, "streamed_args_for_tool", [])
+        index = len(called) - 1
+        if not 0 <= index < len(streamed):
+            return
+        expected = called[index].get("arguments", {})
+        rest = expected if isinstance(expected, str) else json.dumps(expected, ensure_ascii=False)
+        if rest.startswith(streamed[index]) and index in answer.calls:
+            answer.calls[index][1] += rest[len(streamed[index]) :]
+
+    def _parser(self, name: str) -> Any:
+        return self._calls(tools=self._tools, tool_call_parser=name, tokenizer=self._tokenizer)
+
+    def reasoning_parser(self, name: str) -> Any:
+        return self._reasoning(name, True, None, None, tokenizer=self._tokenizer)
+
+    def whole_reasoning(self, name: str, text: str) -> Answer:
+        reasoning, rest = self.reasoning_parser(name).parse_non_stream(text)
+        return Answer(reasoning or "", rest or "")
+
+    def streamed_reasoning(self, name: str, increments: Sequence[str], *, hooked: bool) -> Answer:
+        answer, parser = Answer(), self.reasoning_parser(name)
+        parse = self._reasoning.parse_stream_chunk
+        found = [(parse if hooked else _original(parse))(parser, increment) for increment in increments]
+        for reasoning, text in [*found, parser.parse_stream_end()]:
+            answer.reasoning += reasoning or ""
+            answer.text += text or ""
+        return answer
+
+
+def _original(parse: Any) -> Any:
+    return getattr(parse, "__wrapped__", parse)
+
+
+def train_tokenizer(texts: Sequence[str], markers: Sequence[str]) -> Any:
+    """A tokenizer of byte pairs, with long tokens of punctuation as those of served models."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    words = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(words), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=6000, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens([AddedToken(marker, normalized=False) for marker in markers])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)
+
+
+def tokens_of(tokenizer: Any, text: str) -> list[str]:
+    """The texts of an answer's tokens. The last one is the end of the answer, whose text is empty."""
+    return [*_cutter(tokenizer).parts(text), ""]
+
+
+@cache
+def _cutter(tokenizer: Any) -> TextCutter:
+    return TextCutter(tokenizer)
+
+
+def steps_of(tokens: Sequence[str], width: int, rng: random.Random) -> list[str]:
+    """The text of each step, if every step accepts 1 to `width` tokens."""
+    steps, start = [], 0
+    while start < len(tokens):
+        end = start + rng.randint(1, width)
+        steps.append("".join(tokens[start:end]))
+        start = end
+    return steps

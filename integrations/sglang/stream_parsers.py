@@ -1,0 +1,103 @@
+"""Feeds SGLang's streaming parsers of tool calls and reasoning one token at a time, as plain decoding does.
+
+A step may accept a whole draft, whose text then reaches the parsers as one increment. Several parsers handle one event
+an increment, for example the name of a call or its end, and lose what else the increment holds: arguments, or a whole
+call. So every increment is cut where its tokens end, and the parser gets the parts in turn.
+
+The parsers run in the HTTP process. It gets the text of a step, so the text is tokenized again to find where its tokens
+end. Wherever it is cut, the parts together are the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from agentspec.integrations.sglang.sglang_types import ParsedIncrement, ToolCallItem
+
+_Reasoning = tuple[str | None, str | None]
+"""Reasoning, and other text."""
+_Calls = tuple[str, list[ToolCallItem]]
+"""Text, and items of tool calls."""
+
+_cutter: TextCutter | None = None
+
+
+class TextCutter:
+    """Cuts a text into parts that hold at most one token each, or at most one word where tokens are not known."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        # Only the fast tokenizers tell where in the text a token ends.
+        self._tokenizer = tokenizer if getattr(tokenizer, "is_fast", False) else None
+        added: Iterable[str] = getattr(tokenizer, "get_added_vocab", dict)()
+        markers = map(re.escape, sorted(filter(None, added), key=len, reverse=True))
+        self._words = re.compile("|".join([*markers, r" ?\w+", r"\s+", "."]), re.DOTALL)
+
+    def parts(self, text: str) -> list[str]:
+        """The parts of a text, in order. An empty text is one part."""
+        if len(text) < 2:
+            return [text]
+        if self._tokenizer is None:
+            return self._words.findall(text)
+        tokens = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        # The tokens of one character, such as an emoji's, have the same end.
+        ends = sorted({end for _, end in tokens["offset_mapping"] if 0 < end < len(text)})
+        return [text[start:end] for start, end in pairwise([0, *ends, len(text)])]
+
+
+def install(tokenizer: object) -> None:
+    """Hooks the parsers of this process, whose server has this tokenizer."""
+    global _cutter
+    is_first = _cutter is None
+    _cutter = TextCutter(tokenizer)
+    if not is_first:
+        return
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for target, hook in (
+        ("parser.reasoning_parser.ReasoningParser.parse_stream_chunk", _parse_reasoning),
+        ("function_call.function_call_parser.FunctionCallParser.parse_stream_chunk", _parse_calls),
+        ("function_call.json_array_parser.JsonArrayParser.parse_streaming_increment", _parse_array),
+    ):
+        HookRegistry.register(f"sglang.srt.{target}", hook, HookType.AROUND)
+    # Plugins were loaded, and their hooks applied, before the server had a tokenizer.
+    HookRegistry.apply_hooks()
+
+
+def _parts(text: str) -> list[str]:
+    return [text] if _cutter is None else _cutter.parts(text)
+
+
+def _parse_reasoning(original: Callable[[object, str], _Reasoning], parser: object, chunk_text: str) -> _Reasoning:
+    found = [original(parser, part) for part in _parts(chunk_text)]
+    return "".join(reasoning or "" for reasoning, _ in found), "".join(text or "" for _, text in found)
+
+
+def _parse_calls(original: Callable[[object, str], _Calls], parser: object, chunk_text: str) -> _Calls:
+    return _gathered([original(parser, part) for part in _parts(chunk_text)])
+
+
+def _parse_array(
+    original: Callable[[object, str, object], ParsedIncrement], parser: object, new_text: str, tools: object
+) -> ParsedIncrement:
+    found = [original(parser, part, tools) for part in _parts(new_text)]
+    text, calls = _gathered([(one.normal_text, one.calls) for one in found])
+    return found[-1].model_copy(update={"normal_text": text, "calls": calls})
+
+
+def _gathered(found: Sequence[_Calls]) -> _Calls:
+    """What was found in the parts of an increment, with fewer items: each becomes an event of the stream.
+
+    Neighbours that continue the arguments of one call are joined.
+    """
+    calls: list[ToolCallItem] = []
+    for item in (item for _, items in found for item in items):
+        last = calls[-1] if calls else None
+        if last is None or last.name or item.name or last.tool_index != item.tool_index:
+            calls.append(item)
+        else:
+            # A copy, because a parser may keep the item that it returned.
+            calls[-1] = last.model_copy(update={"parameters": last.parameters + item.parameters})
+    return "".join(text or "" for text, _ in found), calls
