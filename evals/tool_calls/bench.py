@@ -7,8 +7,10 @@ Metric: answers that differ.
 
     damaged      streams of whole steps from those of single tokens, without agentspec's hooks
     differ       the same with the hooks; 0 is right
-    by words     the same where the tokenizer does not tell where tokens end
+    by words     calls, where the tokenizer does not tell where tokens end, that neither a stream of single tokens has nor
+                 the answer without a stream; of every tenth answer
     upstream     streams of single tokens from the answer without a stream: SGLang's own, whatever a step accepts
+    split        the same, of answers whose markers are several tokens
 
 Pattern: each answer is tokenized and streamed in steps that accept 1 to W tokens, in this process, without a server.
 """
@@ -21,7 +23,6 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from agentspec.environment import describe
@@ -36,6 +37,10 @@ from agentspec.integrations.sglang_cpu import activate
 from agentspec.progress import Progress
 
 _TRAINING_ANSWERS = 30
+_WORDS_EVERY = 20
+"""Two of so many answers are streamed by words too, one of each vocabulary."""
+_SHORT = 3
+"""Most words of a text for parsers that are slow."""
 _REASONING = "reasoning "
 _CHANNELS = {
     "gpt-oss": "<|channel|>analysis<|message|>{reasoning}<|end|><|start|>assistant<|channel|>final<|message|>{text}",
@@ -60,6 +65,7 @@ class Row:
     differ: int
     by_words: int
     upstream: int
+    split: int
     plain_us: float
     """Microseconds of the parser for each step's text, if it gets a token at a time."""
     hooked_us: float
@@ -70,7 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = Options(parser)
     options.number("--answers", 1000, "draw N answers for each parser and width")
     options.numbers("--widths", (16, 64), "most tokens that a step accepts")
-    options.add("--parsers", type=lambda text: text.split(";"), metavar="LIST", help="parsers, with ; between them (default: all)")
+    options.add(
+        "--parsers",
+        type=lambda text: text.split(";"),
+        metavar="LIST",
+        help="parsers, with ; between them (default: all)",
+    )
     options.number("--seed", 0, "seed of the answers")
     options.file("--json", "write the figures to FILE")
 
@@ -121,14 +132,16 @@ class Bench:
         parsers = self._parsers[0]
         missing = sorted(set(parsers.call_parsers) - set(map(parser_of, FORMATS)))
         if missing:
-            raise ConfigError(f"SGLang has parsers without a format in evals/tool_calls/formats.py: {', '.join(missing)}")
+            raise ConfigError(
+                f"SGLang has parsers without a format in evals/tool_calls/formats.py: {', '.join(missing)}"
+            )
         calls = [name for name in FORMATS if parser_of(name) in parsers.call_parsers]
         return [*calls, *(f"{_REASONING}{name}" for name in parsers.reasoning_parsers)]
 
     def measure(self, name: str, width: int, num_answers: int) -> Row:
         """Streams random answers of one parser."""
         rng = random.Random(f"{self._seed} {name} {width}")
-        counts = dict.fromkeys(("damaged", "differ", "by_words", "upstream"), 0)
+        counts = dict.fromkeys(("damaged", "differ", "by_words", "upstream", "split"), 0)
         seconds = [0.0, 0.0]
         num_steps = 0
         for i in range(num_answers):
@@ -140,12 +153,12 @@ class Bench:
             plain, seconds[0] = _timed(seconds[0], lambda: streamed(tokens, False))
             stream_parsers.install(tokenizer)
             hooked, seconds[1] = _timed(seconds[1], lambda: streamed(steps, True))
-            stream_parsers.install(_WithoutOffsets(tokenizer))
-            by_words = streamed(steps, True)
-            counts["damaged"] += _differ(streamed(steps, False), plain)
-            counts["differ"] += _differ(hooked, plain)
-            counts["by_words"] += _differ(by_words, plain)
-            counts["upstream"] += _content(plain) != _content(whole)
+            counts["damaged"] += streamed(steps, False) != plain
+            counts["differ"] += hooked != plain
+            if i % _WORDS_EVERY < 2:
+                stream_parsers.install(_WithoutOffsets(tokenizer))
+                counts["by_words"] += _content(streamed(steps, True)) not in (_content(plain), _content(whole))
+            counts[("upstream", "split")[i % 2]] += _content(plain) != _content(whole)
         per_step = [1e6 * each / max(num_steps, 1) for each in seconds]
         return Row(name, width, num_answers, **counts, plain_us=per_step[0], hooked_us=per_step[1])
 
@@ -172,7 +185,10 @@ class Bench:
 
 def draw_answer(written: Format, rng: random.Random) -> str:
     """An answer with 1 to 4 calls, and in two of three cases text before them."""
-    calls = [draw_call(rng, hard=written.escapes) for _ in range(rng.randint(1, written.most_calls))]
+    calls = [
+        draw_call(rng, hard=written.escapes, most_words=_SHORT if written.is_slow else 40)
+        for _ in range(rng.randint(1, written.most_calls))
+    ]
     return written.write(draw_prose(rng) if written.has_text and rng.random() < 2 / 3 else "", calls)
 
 
@@ -187,12 +203,12 @@ def draw_reasoning(parser: str, detector: Any, rng: random.Random) -> str:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    head = f"{'parser':<26}{'width':>6}{'answers':>9}{'damaged':>9}{'differ':>8}{'by words':>10}{'upstream':>10}"
+    head = f"{'parser':<26}{'width':>6}{'answers':>9}{'damaged':>9}{'differ':>8}{'by words':>10}{'upstream':>10}{'split':>7}"
     return [
         f"{head}{'us/step':>10}{'hooked':>9}",
         *(
             f"{row.parser:<26}{row.width:>6}{row.answers:>9}{row.damaged:>9}{row.differ:>8}{row.by_words:>10}"
-            f"{row.upstream:>10}{row.plain_us:>10.0f}{row.hooked_us:>9.0f}"
+            f"{row.upstream:>10}{row.split:>7}{row.plain_us:>10.0f}{row.hooked_us:>9.0f}"
             for row in rows
         ),
     ]
@@ -211,10 +227,6 @@ def _timed(so_far: float, call: Callable[[], Answer]) -> tuple[Answer, float]:
     began = time.process_time()
     answer = call()
     return answer, so_far + time.process_time() - began
-
-
-def _differ(one: Answer, other: Answer) -> bool:
-    return one != other
 
 
 def _content(answer: Answer) -> tuple[object, ...]:

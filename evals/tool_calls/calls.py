@@ -34,7 +34,19 @@ _WORDS = (
     *("the", "order", "of", "seven", "pumps", "is late", "Zürich", "São Paulo", "東京", "naïve", "😀", "42", "3.5"),
     *("a/b.py", "x == 1", "def run(self):", "return None", "SELECT id FROM orders;", "it's", "e-mail", "100%", "#7"),
 )
-_HARD = ('"quoted"', "line\nbreak", "tab\there", "back\\slash", "{braces}", "[1, 2]", "a, b", "if a < b:", "->", "null", "true")
+_HARD = (
+    '"quoted"',
+    "line\nbreak",
+    "tab\there",
+    "back\\slash",
+    "{braces}",
+    "[1, 2]",
+    "a, b",
+    "if a < b:",
+    "->",
+    "null",
+    "true",
+)
 """Texts that a format may have to escape, or that look like a part of one."""
 _PROSE = (
     *("I will look that up.", "Let me check the data first.", "One moment, please:", "Two steps are needed."),
@@ -59,13 +71,16 @@ def draw_prose(rng: random.Random) -> str:
     return " ".join(rng.choice(_PROSE) for _ in range(rng.randint(1, 3)))
 
 
-def draw_call(rng: random.Random, *, hard: bool) -> Call:
+def draw_call(rng: random.Random, *, hard: bool, most_words: int = 40) -> Call:
+    """`hard`: with texts that have to be escaped."""
     name = rng.choice(list(_SCHEMAS))
     fields = {field: kind for field, kind in _SCHEMAS[name].items() if rng.random() < 0.85}
-    return Call(name, {field: _draw_value(rng, kind, hard=hard) for field, kind in fields.items()})
+    return Call(
+        name, {field: _draw_value(rng, kind, hard=hard, most_words=most_words) for field, kind in fields.items()}
+    )
 
 
-def _draw_value(rng: random.Random, kind: str, *, hard: bool) -> Any:
+def _draw_value(rng: random.Random, kind: str, *, hard: bool, most_words: int = 4) -> Any:
     if kind == "integer":
         return rng.randint(-5, 12_000)
     if kind == "number":
@@ -75,5 +90,8 @@ def _draw_value(rng: random.Random, kind: str, *, hard: bool) -> Any:
     if kind == "array":
         return [draw_text(rng, 2, hard=hard) for _ in range(rng.randint(0, 3))]
     if kind == "object":
-        return {f"field_{i}": _draw_value(rng, rng.choice(("string", "integer", "boolean")), hard=hard) for i in range(rng.randint(1, 3))}
-    return draw_text(rng, rng.choice((2, 4, 40)), hard=hard)
+        return {
+            f"field_{i}": _draw_value(rng, rng.choice(("string", "integer", "boolean")), hard=hard)
+            for i in range(rng.randint(1, 3))
+        }
+    return draw_text(rng, rng.choice((2, 4, most_words)), hard=hard)

@@ -23,6 +23,8 @@ class Format:
     """Whether values may hold any text. Formats that quote nothing are ambiguous about some."""
     has_text: bool = True
     """Whether text may come before the calls."""
+    is_slow: bool = False
+    """Whether the parser takes seconds for long answers, so that they are kept short."""
 
 
 def _json(value: Any) -> str:
@@ -43,7 +45,13 @@ def _joined(one: Callable[[Call], str], between: str = "", before: str = "", aft
 
 
 def _tags(
-    open_call: str, one: Callable[[str, Any], str], close_call: str, *, between: str = "", before: str = "", after: str = ""
+    open_call: str,
+    one: Callable[[str, Any], str],
+    close_call: str,
+    *,
+    between: str = "",
+    before: str = "",
+    after: str = "",
 ) -> Written:
     """Calls whose arguments are written one by one; `{}` of `open_call` is the name."""
 
@@ -155,7 +163,14 @@ def _cohere(call: Call) -> str:
     return "    " + _json({"tool_call_id": "0", "tool_name": call.name, "parameters": call.arguments})
 
 
-_GLM = Format(_tags("<tool_call>{}\n", _keyed("<arg_key>{}</arg_key>\n", "<arg_value>{}</arg_value>\n"), "</tool_call>", between="\n"))
+_GLM = Format(
+    _tags(
+        "<tool_call>{}\n",
+        _keyed("<arg_key>{}</arg_key>\n", "<arg_value>{}</arg_value>\n"),
+        "</tool_call>",
+        between="\n",
+    )
+)
 _QWEN = Format(_joined(_object, "\n</tool_call>\n<tool_call>\n", "<tool_call>\n", "\n</tool_call>"), escapes=True)
 _CODER = Format(
     _tags(
@@ -171,13 +186,16 @@ _SEPARATOR = "<｜tool▁sep｜>"
 
 FORMATS: dict[str, Format] = {
     "apertus2509": Format(
-        _joined(lambda call: _json({call.name: call.arguments}), ", ", "<|tools_prefix|>[", "]<|tools_suffix|>"), escapes=True
+        _joined(lambda call: _json({call.name: call.arguments}), ", ", "<|tools_prefix|>[", "]<|tools_suffix|>"),
+        escapes=True,
     ),
     "beam": Format(_beam, has_text=False),
     "cohere_command4": Format(_joined(_cohere, ",\n", "<|START_ACTION|>[\n", "\n]<|END_ACTION|>"), escapes=True),
     "deepseekv3": Format(
         _joined(
-            lambda call: f"{_DEEPSEEK_CALL[0]}function{_SEPARATOR}{call.name}\n```json\n{_json(call.arguments)}\n```{_DEEPSEEK_CALL[1]}",
+            lambda call: (
+                f"{_DEEPSEEK_CALL[0]}function{_SEPARATOR}{call.name}\n```json\n{_json(call.arguments)}\n```{_DEEPSEEK_CALL[1]}"
+            ),
             "\n",
             *_DEEPSEEK,
         ),
@@ -209,12 +227,16 @@ FORMATS: dict[str, Format] = {
         )
     ),
     "gigachat3": Format(
-        lambda text, calls: f"{text}<|message_sep|>\n\nfunction call<|role_sep|>\n{_object(calls[0])}", most_calls=1, escapes=True
+        lambda text, calls: f"{text}<|message_sep|>\n\nfunction call<|role_sep|>\n{_object(calls[0])}",
+        most_calls=1,
+        escapes=True,
     ),
     "gigachat35": Format(_dsml("tool_calls", "invoke", "parameter", "｜GCML｜")),
     "glm": _GLM,
     "glm45": _GLM,
-    "glm47": Format(_tags("<tool_call>{}", _keyed("<arg_key>{}</arg_key>", "<arg_value>{}</arg_value>"), "</tool_call>")),
+    "glm47": Format(
+        _tags("<tool_call>{}", _keyed("<arg_key>{}</arg_key>", "<arg_value>{}</arg_value>"), "</tool_call>")
+    ),
     "gpt-oss": Format(_harmony, escapes=True),
     "hermes": Format(_joined(_object, "</tool_call>\n<tool_call>", "<tool_call>", "</tool_call>"), escapes=True),
     "hunyuan": Format(
@@ -228,20 +250,25 @@ FORMATS: dict[str, Format] = {
     ),
     "inkling": Format(
         _joined(
-            lambda call: f"<|message_model|>{call.name}<|content_invoke_tool_json|>"
-            f"{_json({'name': call.name, 'args': call.arguments})}<|end_message|>"
+            lambda call: (
+                f"<|message_model|>{call.name}<|content_invoke_tool_json|>"
+                f"{_json({'name': call.name, 'args': call.arguments})}<|end_message|>"
+            )
         ),
         escapes=True,
     ),
     "interns1": Format(
-        _joined(lambda call: f"<|action_start|> <|plugin|>\n{_object(call, 'parameters')}<|action_end|>\n"), escapes=True
+        _joined(lambda call: f"<|action_start|> <|plugin|>\n{_object(call, 'parameters')}<|action_end|>\n"),
+        escapes=True,
     ),
     "iquest_q1": Format(
         _tags(
             "<iquest_tool_call>{}", _keyed("<arg_key>{}</arg_key>", "<arg_value>{}</arg_value>"), "</iquest_tool_call>"
         )
     ),
-    "json array": Format(_joined(lambda call: _object(call, "parameters"), ", ", "[", "]"), escapes=True, has_text=False),
+    "json array": Format(
+        _joined(lambda call: _object(call, "parameters"), ", ", "[", "]"), escapes=True, has_text=False
+    ),
     "k2_horizon": Format(
         _tags(
             "<ifm|tool_call>{}\n",
@@ -258,7 +285,10 @@ FORMATS: dict[str, Format] = {
     "llama3": Format(_joined(lambda call: _object(call, "parameters"), ";", "<|python_tag|>"), escapes=True),
     "mimo": Format(
         _tags(
-            "<tool_call>\n<function={}>\n", _keyed("<parameter={}>", "{}</parameter>\n"), "</function>\n</tool_call>", between="\n"
+            "<tool_call>\n<function={}>\n",
+            _keyed("<parameter={}>", "{}</parameter>\n"),
+            "</function>\n</tool_call>",
+            between="\n",
         )
     ),
     "minicpm5": Format(
@@ -289,19 +319,22 @@ FORMATS: dict[str, Format] = {
     "muse": Format(_muse),
     "nanbeige": _CODER,
     "poolside_v1": _GLM,
-    "pythonic": Format(_joined(_python, ", ", "[", "]"), escapes=True),
+    "pythonic": Format(_joined(_python, ", ", "[", "]"), most_calls=2, has_text=False, is_slow=True),
     "qwen": _QWEN,
     "qwen25": _QWEN,
     "qwen3_coder": _CODER,
     "response_template": Format(_beam, has_text=False),
     "spark25": Format(
         _tags(
-            "<tool_call>{}\n", _keyed("<arg_key>{}</arg_key>", "<arg_value>{}</arg_value>\n"), "</tool_call>", between="\n"
+            "<tool_call>{}\n",
+            _keyed("<arg_key>{}</arg_key>", "<arg_value>{}</arg_value>\n"),
+            "</tool_call>",
+            between="\n",
         )
     ),
     "step3": Format(
         _tags(
-            f'<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="{{}}">\n',
+            '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="{}">\n',
             _keyed('<steptml:parameter name="{}">', "{}</steptml:parameter>\n"),
             "</steptml:invoke><｜tool_call_end｜>\n",
             before="<｜tool_calls_begin｜>\n",
@@ -321,9 +354,34 @@ def parser_of(name: str) -> str:
 
 MARKERS = (
     *("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<tool_sep>"),
-    *("<tool_calls>", "</tool_calls>", "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "<|action_start|>", "<|action_end|>"),
-    *("<|plugin|>", *_DEEPSEEK, *_DEEPSEEK_CALL, _SEPARATOR, "｜DSML｜", "｜GCML｜", "<|START_ACTION|>", "<|END_ACTION|>"),
-    *("<|tools_prefix|>", "<|tools_suffix|>", "<|tool_call>", "<tool_call|>", '<|"|>', "<|role_sep|>", "<|message_sep|>"),
+    *(
+        "<tool_calls>",
+        "</tool_calls>",
+        "<|python_tag|>",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "<|action_start|>",
+        "<|action_end|>",
+    ),
+    *(
+        "<|plugin|>",
+        *_DEEPSEEK,
+        *_DEEPSEEK_CALL,
+        _SEPARATOR,
+        "｜DSML｜",
+        "｜GCML｜",
+        "<|START_ACTION|>",
+        "<|END_ACTION|>",
+    ),
+    *(
+        "<|tools_prefix|>",
+        "<|tools_suffix|>",
+        "<|tool_call>",
+        "<tool_call|>",
+        '<|"|>',
+        "<|role_sep|>",
+        "<|message_sep|>",
+    ),
     *("<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>", "<|eom|>", "<|eot|>"),
     *("<|message_model|>", "<|content_invoke_tool_json|>", "<|end_message|>", "<iquest_tool_call>"),
     *("</iquest_tool_call>", "<ifm|tool_call>", "</ifm|tool_call>", "<ifm|tool_calls>", "</ifm|tool_calls>"),

@@ -32,8 +32,8 @@ class Answer:
             call[1] += item.parameters or ""
 
     def parsed_calls(self) -> list[tuple[str, Any]]:
-        """The calls in order, with the arguments as objects, so that spaces do not count."""
-        return [(name, _parsed(arguments)) for _, (name, arguments) in sorted(self.calls.items())]
+        """The calls in the order in which they came, with the arguments as objects, so that spaces do not count."""
+        return [(name, _parsed(arguments)) for name, arguments in self.calls.values()]
 
 
 def _parsed(arguments: str) -> Any:
@@ -143,7 +143,10 @@ def train_tokenizer(texts: Sequence[str], markers: Sequence[str]) -> Any:
     tokenizer = Tokenizer(models.BPE())
     words = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(words), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(words), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

@@ -30,8 +30,7 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "enable_two_batch_overlap": (bool, "drop --enable-two-batch-overlap"),
     "tokenizer_worker_num": (
         lambda v: (v or 1) > 1,
-        "SGLang loads no plugins in several tokenizer processes, so streamed tool calls would be damaged; drop "
-        "--tokenizer-worker-num",
+        "tokenizer processes load no plugins, so streamed tool calls would be damaged; drop --tokenizer-worker-num",
     ),
     "dllm_algorithm": (bool, "diffusion models do not decode token by token; drop --speculative-algorithm"),
     "disaggregation_mode": (lambda v: v not in (None, "null"), "run prefill and decode in one server"),

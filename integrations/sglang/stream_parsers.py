@@ -33,7 +33,8 @@ class TextCutter:
         self._tokenizer = tokenizer if getattr(tokenizer, "is_fast", False) else None
         added: Iterable[str] = getattr(tokenizer, "get_added_vocab", dict)()
         markers = map(re.escape, sorted(filter(None, added), key=len, reverse=True))
-        self._words = re.compile("|".join([*markers, r" ?\w+", r"\s+", "."]), re.DOTALL)
+        # What looks like a tag may be a marker that the vocabulary does not name.
+        self._words = re.compile("|".join([*markers, r"<[^<>\s]{1,60}>", r" ?\w+", r"\s+", "."]), re.DOTALL)
 
     def parts(self, text: str) -> list[str]:
         """The parts of a text, in order. An empty text is one part."""
