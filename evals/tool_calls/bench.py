@@ -150,9 +150,14 @@ class Bench:
             tokens = tokens_of(tokenizer, text)
             steps = steps_of(tokens, width, rng)
             num_steps += len(steps)
-            plain, seconds[0] = _timed(seconds[0], lambda: streamed(tokens, False))
+            began = time.process_time()
+            plain = streamed(tokens, False)
+            between = time.process_time()
             stream_parsers.install(tokenizer)
-            hooked, seconds[1] = _timed(seconds[1], lambda: streamed(steps, True))
+            installed = time.process_time()
+            hooked = streamed(steps, True)
+            seconds[0] += between - began
+            seconds[1] += time.process_time() - installed
             counts["damaged"] += streamed(steps, False) != plain
             counts["differ"] += hooked != plain
             if i % _WORDS_EVERY < 2:
@@ -221,12 +226,6 @@ class _WithoutOffsets:
 
     def __init__(self, tokenizer: Any) -> None:
         self.get_added_vocab = tokenizer.get_added_vocab
-
-
-def _timed(so_far: float, call: Callable[[], Answer]) -> tuple[Answer, float]:
-    began = time.process_time()
-    answer = call()
-    return answer, so_far + time.process_time() - began
 
 
 def _content(answer: Answer) -> tuple[object, ...]:

@@ -29,6 +29,7 @@ from agentspec.integrations.sglang.drafting.accepted_tokens import AcceptedToken
 from agentspec.integrations.sglang.drafting.answer_ends import end_at_first_stop
 from agentspec.integrations.sglang.drafting.breaker import Breaker
 from agentspec.integrations.sglang.drafting.draftless import START_TOKENS, DraftlessRows, Reason
+from agentspec.integrations.sglang.drafting.kept_tokens import keep_what_plain_decoding_keeps
 from agentspec.integrations.sglang.drafting.request_counts import RequestCounts
 from agentspec.integrations.sglang.drafting.requests import KeptOutput, RequestBook
 from agentspec.integrations.sglang.drafting.rows import roots_only
@@ -141,6 +142,7 @@ class SuffixDrafter:
             on_opened=partial(self.guarded, self._opened),
         )
         end_at_first_stop()
+        keep_what_plain_decoding_keeps()
         self.accepted = AcceptedTokens(self.engine, lambda rows: counters.add("draft_errors", rows))
         """The tokens that forwards wrote. The worker that launches the forwards reports them."""
         # Drafts are read before the next step is drafted, so one buffer is enough.
