@@ -94,12 +94,12 @@ class Parsers:
         return answer
 
     def _end(self, parser: Any, answer: Answer) -> None:
-        """Does what SGLang does at the end of a stream. The older release has no first step."""
+        """Does what SGLang does at the end of a stream. The older release only sends the rest of the last arguments."""
         if hasattr(parser, "parse_stream_end"):
             text, items = parser.parse_stream_end()
             answer.text += text or ""
             answer.add_calls(items)
-        elif isinstance(parser, self._array) and parser.finish.__module__ == parser.__module__:
+        elif hasattr(parser, "finish"):
             answer.add_calls(parser.finish(self._tools).calls)
         detector = getattr(parser, "detector", parser)
         called, streamed = getattr(detector, "prev_tool_call_arr", []), getattr(detector, "streamed_args_for_tool", [])
