@@ -174,6 +174,19 @@ USED = [
     Uses("sglang.srt.runtime_context", ("RuntimeContext", "override"), frozenset({"source"})),
     Uses("sglang.srt.managers.schedule_batch", ("ScheduleBatch", "grammar_needs_sync")),
     Uses("sglang.srt.managers.schedule_batch", ("Req", "finished")),
+    # The streaming parsers of the HTTP process.
+    Uses(
+        "sglang.srt.function_call.function_call_parser",
+        ("FunctionCallParser", "parse_stream_chunk"),
+        frozenset({"chunk_text"}),
+    ),
+    Uses(
+        "sglang.srt.function_call.json_array_parser",
+        ("JsonArrayParser", "parse_streaming_increment"),
+        frozenset({"new_text", "tools"}),
+    ),
+    Uses("sglang.srt.parser.reasoning_parser", ("ReasoningParser", "parse_stream_chunk"), frozenset({"chunk_text"})),
+    Uses("sglang.srt.speculative.eagle_utils", ("eagle_sample",), frozenset({"verify_input", "batch"})),
 ]
 
 
@@ -277,6 +290,54 @@ def test_attributes_of_requests_and_batches(release: Path) -> None:
         "seq_lens_cpu",
     ):
         assert attribute in text
+
+
+@every(
+    ("endpoint", "parsers"),
+    [
+        ("serving_chat", ("FunctionCallParser", "JsonArrayParser", "ReasoningParser")),
+        ("serving_responses", ("FunctionCallParser", "JsonArrayParser", "ReasoningParser")),
+    ],
+)
+def test_endpoints_stream_through_the_parsers_that_are_hooked(
+    release: Path, endpoint: str, parsers: tuple[str, ...]
+) -> None:
+    text = ast.unparse(module(release, f"sglang.srt.entrypoints.openai.{endpoint}"))
+    assert all(f"{parser}(" in text for parser in parsers)
+    # No endpoint asks a detector by itself, or the detector's method of the same name.
+    assert text.count(".parse_stream_chunk(delta)") == 2
+    streamed = [line for line in text.splitlines() if ".parse_streaming_increment(" in line]
+    assert streamed and all("parser.parse_streaming_increment(" in line for line in streamed)
+
+
+@every("endpoint", ["anthropic.serving", "ollama.serving"])
+def test_other_endpoints_have_no_streaming_parsers_of_their_own(release: Path, endpoint: str) -> None:
+    text = ast.unparse(module(release, f"sglang.srt.entrypoints.{endpoint}"))
+    assert "parse_stream" not in text
+
+
+def test_penalties_are_counted_once_a_step_and_added_to_all_nodes_of_a_row(release: Path) -> None:
+    prepared = source(release, "sglang.srt.speculative.eagle_utils", "eagle_prepare_for_decode")
+    assert "batch.cumulate_penalty_output_tokens()" in prepared
+    counted = source(release, "sglang.srt.managers.schedule_batch", "ScheduleBatch", "cumulate_penalty_output_tokens")
+    assert "req.output_ids[-1]" in counted
+    verified = source(release, "sglang.srt.speculative.eagle_utils", "eagle_sample")
+    for added in ("acc_additive_penalties", "acc_scaling_penalties", "logit_bias"):
+        assert f"sampling_info.{added}, verify_input.draft_token_num" in verified
+    # It does not apply these two.
+    assert "custom_logit_processor" not in verified and "min_ps" not in verified
+
+
+def test_what_is_kept_of_a_distribution_is_decided_by_two_kernels(release: Path) -> None:
+    verified = source(release, "sglang.srt.speculative.eagle_utils", "eagle_sample")
+    places = [
+        verified.index(f"target_probs = {name}(target_probs, ") for name in ("top_k_renorm_prob", "top_p_renorm_prob")
+    ]
+    assert places == sorted(places)
+    for name in ("need_top_k_sampling", "need_top_p_sampling", "is_all_greedy"):
+        assert f"sampling_info.{name}" in verified
+    information = ast.unparse(module(release, "sglang.srt.sampling.sampling_batch_info"))
+    assert "need_min_p_sampling:" in information and "min_ps:" in information
 
 
 def test_what_the_launcher_s_hooks_of_a_replay_need(release: Path) -> None:

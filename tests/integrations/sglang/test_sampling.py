@@ -20,7 +20,11 @@ def counters(server: Server) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("sampling", [{}, {"top_p": 0.9}, {"top_k": 3}], ids=["temperature", "top_p", "top_k"])
+@pytest.mark.parametrize(
+    "sampling",
+    [{}, {"top_p": 0.9}, {"top_k": 3}, {"top_k": 6, "top_p": 0.5, "min_p": 0.05}],
+    ids=["temperature", "top_p", "top_k", "all three"],
+)
 def test_answers_are_distributed_as_those_of_plain_decoding(
     plain: Server, agentspec: Server, sampling: dict[str, Any]
 ) -> None:

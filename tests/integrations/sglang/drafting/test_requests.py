@@ -441,7 +441,7 @@ def test_a_request_may_ask_for_no_drafts(book: Book) -> None:
     req.sampling_params.custom_params = {"agentspec": {"no_draft": True}}
     assert book.draft(req, request()) == ([[], []], [Outcome.NO_ROOM, Outcome.NO_OUTPUTS], [0, 27])
     assert book.book.num_without_drafts == 1
-    assert not book.book.may_draft("r") and book.book.may_draft("a") and book.book.may_draft("unknown")
+    assert [book.book.undrafted(rid) for rid in ("r", "a", "unknown")] == ["disabled_by_request", None, None]
     book.accept(req, 50)
     assert book.book.reopen(req) and book.book.num_without_drafts == 1
     req.generate(3, 4, 5, finish=True)
@@ -462,3 +462,38 @@ def test_a_request_of_nobody_leaves_nothing_behind() -> None:
     assert np.array_equal(book.engine.estimates("private:r").weights, book.engine.estimates().weights)
     assert book.kept == []
     assert book.engine.stats().outputs == book.engine.stats().conversation_bytes == 0
+
+
+def test_a_request_with_penalties_has_no_drafts(book: Book) -> None:
+    req = FakeRequest("r", [1, 2, 3, 4, 1, 2])
+    req.sampling_params.repetition_penalty = 1.1
+    assert book.draft(req) == ([[]], [Outcome.NO_ROOM], [0])
+    assert book.book.undrafted("r") == "penalties"
+    assert not book.book.release()
+
+
+def test_drafts_begin_when_an_answer_has_its_min_new_tokens(book: Book) -> None:
+    req = FakeRequest("r", [1, 2, 3, 4, 1, 2])
+    req.sampling_params.min_new_tokens = 2
+    assert book.draft(req)[1] == [Outcome.NO_ROOM]
+    for token in (3, 4):
+        assert not book.book.release()
+        book.accept(req, token)
+        req.generate(token)
+    assert book.book.undrafted("r") == "before_min_tokens" and book.book.num_without_drafts == 1
+    assert book.book.release() and not book.book.release()
+    assert book.book.undrafted("r") is None and book.book.num_without_drafts == 0
+    drafted, outcomes, _ = book.draft(req)
+    assert drafted[0][:2] == [1, 2] and outcomes == [Outcome.DRAFTED]
+    req.generate(finish=True)
+    book.book.finish("r")
+    assert book.errors == 0 and len(book.book) == 0
+
+
+def test_a_request_that_ends_before_its_min_new_tokens_is_closed(book: Book) -> None:
+    req = FakeRequest("r", [1, 2, 3])
+    req.sampling_params.min_new_tokens = 9
+    book.draft(req)
+    req.generate(4, finish=True)
+    book.book.finish("r")
+    assert not book.book.release() and book.book.num_without_drafts == 0
