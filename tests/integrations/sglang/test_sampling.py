@@ -22,7 +22,7 @@ def counters(server: Server) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     "sampling",
-    [{}, {"top_p": 0.9}, {"top_k": 3}, {"top_k": 6, "top_p": 0.5, "min_p": 0.05}],
+    [{}, {"top_p": 0.9}, {"top_k": 3}, {"top_k": 20, "top_p": 0.9, "min_p": 0.02}],
     ids=["temperature", "top_p", "top_k", "all three"],
 )
 def test_answers_are_distributed_as_those_of_plain_decoding(
