@@ -68,6 +68,8 @@ class Row:
     split: int
     plain_us: float
     """Microseconds of the parser for each step's text, if it gets a token at a time."""
+    whole_us: float
+    """Microseconds for each step's text, if it gets the text as a whole."""
     hooked_us: float
     """Microseconds for each step's text with the hooks."""
 
@@ -142,7 +144,7 @@ class Bench:
         """Streams random answers of one parser."""
         rng = random.Random(f"{self._seed} {name} {width}")
         counts = dict.fromkeys(("damaged", "differ", "by_words", "upstream", "split"), 0)
-        seconds = [0.0, 0.0]
+        seconds = [0.0, 0.0, 0.0]
         num_steps = 0
         for i in range(num_answers):
             tokenizer, parsers = self._tokenizers[i % 2], self._parsers[i % 2]
@@ -156,16 +158,20 @@ class Bench:
             stream_parsers.install(tokenizer)
             installed = time.process_time()
             hooked = streamed(steps, True)
-            seconds[0] += between - began
-            seconds[1] += time.process_time() - installed
-            counts["damaged"] += streamed(steps, False) != plain
+            end = time.process_time()
+            whole_steps = streamed(steps, False)
+            for place, taken in enumerate((between - began, time.process_time() - end, end - installed)):
+                seconds[place] += taken
+            counts["damaged"] += whole_steps != plain
             counts["differ"] += hooked != plain
             if i % _WORDS_EVERY < 2:
                 stream_parsers.install(_WithoutOffsets(tokenizer))
                 counts["by_words"] += _content(streamed(steps, True)) not in (_content(plain), _content(whole))
             counts[("upstream", "split")[i % 2]] += _content(plain) != _content(whole)
         per_step = [1e6 * each / max(num_steps, 1) for each in seconds]
-        return Row(name, width, num_answers, **counts, plain_us=per_step[0], hooked_us=per_step[1])
+        return Row(
+            name, width, num_answers, **counts, plain_us=per_step[0], whole_us=per_step[1], hooked_us=per_step[2]
+        )
 
     def _case(
         self, name: str, parsers: Parsers, rng: random.Random
@@ -210,10 +216,10 @@ def draw_reasoning(parser: str, detector: Any, rng: random.Random) -> str:
 def table(rows: Sequence[Row]) -> list[str]:
     head = f"{'parser':<26}{'width':>6}{'answers':>9}{'damaged':>9}{'differ':>8}{'by words':>10}{'upstream':>10}{'split':>7}"
     return [
-        f"{head}{'us/step':>10}{'hooked':>9}",
+        f"{head}{'us/step':>10}{'whole':>8}{'hooked':>9}",
         *(
             f"{row.parser:<26}{row.width:>6}{row.answers:>9}{row.damaged:>9}{row.differ:>8}{row.by_words:>10}"
-            f"{row.upstream:>10}{row.split:>7}{row.plain_us:>10.0f}{row.hooked_us:>9.0f}"
+            f"{row.upstream:>10}{row.split:>7}{row.plain_us:>10.0f}{row.whole_us:>8.0f}{row.hooked_us:>9.0f}"
             for row in rows
         ),
     ]
