@@ -29,10 +29,10 @@ from agentspec.integrations.sglang.drafting.accepted_tokens import AcceptedToken
 from agentspec.integrations.sglang.drafting.answer_ends import end_at_first_stop
 from agentspec.integrations.sglang.drafting.breaker import Breaker
 from agentspec.integrations.sglang.drafting.draftless import START_TOKENS, DraftlessRows, Reason
-from agentspec.integrations.sglang.drafting.kept_tokens import keep_what_plain_decoding_keeps
 from agentspec.integrations.sglang.drafting.request_counts import RequestCounts
 from agentspec.integrations.sglang.drafting.requests import KeptOutput, RequestBook
 from agentspec.integrations.sglang.drafting.rows import roots_only
+from agentspec.integrations.sglang.kernels.kept_tokens import keep_what_plain_decoding_keeps
 from agentspec.integrations.sglang.metrics import AdminMetrics, Counters, StateMetrics, StoreMetrics
 from agentspec.integrations.sglang.setting_sources import resolve_for_process
 from agentspec.integrations.sglang.sglang_types import ModelConfig, Req, ServerArgs

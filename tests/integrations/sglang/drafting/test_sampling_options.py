@@ -15,9 +15,9 @@ from releases import releases
 from server_requests import assert_same, chat_prompts, generate, tokens_of
 
 from agentspec.integrations.servers.server import Server
-from agentspec.integrations.sglang.sampling_options import FIELDS, undrafted
+from agentspec.integrations.sglang.drafting.sampling_options import FIELDS, undrafted
 
-DOCS = Path(__file__).parents[3] / "docs" / "how-it-works.md"
+DOCS = Path(__file__).parents[4] / "docs" / "how-it-works.md"
 
 
 def fields_of(release: Path) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agentspec.integrations.sglang.drafting.kept_tokens import KeptTokens
+from agentspec.integrations.sglang.kernels.kept_tokens import KeptTokens
 from agentspec.integrations.sglang_cpu.sampling import top_k_renorm_prob, top_p_renorm_prob
 
 WHOLE = 1 << 30
