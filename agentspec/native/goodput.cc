@@ -30,12 +30,12 @@ constexpr double kMostBudget = 8.0;
 // Values that differ by less are alike but for rounding.
 constexpr double kRounding = 1e-9;
 
-// Index of the largest value; of values that are alike, the first.
+// Index of the largest value; of values that are alike, the first. Index 0 if values are no numbers.
 std::size_t argmax(std::span<const double> values) {
   const double least = *std::max_element(values.begin(), values.end()) - kRounding;
   const auto first =
       std::find_if(values.begin(), values.end(), [least](double value) { return value >= least; });
-  return static_cast<std::size_t>(first - values.begin());
+  return first == values.end() ? 0 : static_cast<std::size_t>(first - values.begin());
 }
 
 // Sets up_to[i] to the sum of the first i values.
