@@ -34,9 +34,17 @@ def asked(
 ) -> tuple[httpx.Response, Call]:
     with chat_server(script) as url, RecordingProxy(url.removesuffix("/v1"), asks_for_steps=steps) as proxy:
         answer = httpx.post(f"{proxy.base_url(task)}/chat/completions", json=body, timeout=10)
-        (call,) = proxy.take()
+        (call,) = taken(proxy)
         assert proxy.take() == []
     return answer, call
+
+
+def taken(proxy: RecordingProxy) -> list[Call]:
+    """The calls of the proxy, which notes a streamed answer shortly after the client has read it."""
+    deadline = time.monotonic() + 10
+    while not (calls := proxy.take()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return calls
 
 
 def test_a_call_is_passed_on_unchanged_and_recorded_under_its_task() -> None:
@@ -90,10 +98,7 @@ def test_a_client_that_leaves_after_the_last_event_has_its_answer(reads_all: boo
             for line in answer.iter_lines():
                 if not reads_all or line == "data: [DONE]":
                     break
-        deadline = time.monotonic() + 10
-        while not (calls := proxy.take()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-    (call,) = calls
+        (call,) = taken(proxy)
     assert bool(call.error) is not reads_all and bool(call.answer) is reads_all
 
 

@@ -83,7 +83,7 @@ def test_a_replay_task_reads_its_trace(tmp_path: Path) -> None:
 
 
 def test_a_missing_trace_is_named(tmp_path: Path) -> None:
-    task = next(task for task in TASKS.values() if task.is_replay)
+    task = TASKS["swe_mini_agent"]
     for data, named in ((None, "--data"), (tmp_path, task.trace)):
         with pytest.raises(ConfigError, match=named):
             task.pool(TaskInputs(model=MODEL_FOLDER, data=data))
