@@ -11,6 +11,7 @@ import builtins
 import random
 import re
 import tarfile
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import starmap
@@ -48,7 +49,11 @@ class Edit:
 def edits_of(source: str) -> Iterator[Edit]:
     """An edit of each top-level function and method of a Python file that is neither short nor long."""
     lines = source.splitlines()
-    for node in ast.walk(ast.parse(source)):
+    with warnings.catch_warnings():
+        # Old sources have escapes that newer Pythons warn of.
+        warnings.simplefilter("ignore")
+        tree = ast.parse(source)
+    for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef) or node.end_lineno is None:
             continue
         text = lines[node.lineno - 1 : node.end_lineno]
