@@ -226,9 +226,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="+", choices=sorted(SOURCES), help="parameters of the model")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of all models (default %(default)s)")
     given = parser.parse_args(words)
-    for name in given.names:
-        say(f"Qwen2.5-Coder-{name}-Instruct, by Alibaba Cloud, Apache-2.0")
-        print(fetch(name, given.out))
+    try:
+        for name in given.names:
+            say(f"Qwen2.5-Coder-{name}-Instruct, by Alibaba Cloud, Apache-2.0")
+            print(fetch(name, given.out))
+    except AgentspecError as error:
+        say(str(error))
+        return 2
     return 0
 
 
