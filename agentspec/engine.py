@@ -126,6 +126,7 @@ class Engine:
         max_length: int | None = None,
         group: str = "",
         shown: bool = True,
+        prediction: TokenArray = (),
     ) -> None:
         """Starts a request with its prompt, which has at least one token.
 
@@ -138,15 +139,19 @@ class Engine:
             group: Requests of a namespace that name the same group are siblings. Those that name none are siblings if
                 their prompts are equal. See EngineConfig.max_siblings.
             shown: Whether siblings may draft from its output while it grows.
+            prediction: A text that the output is expected to repeat, from its beginning on. Only this request drafts
+                from it, and it is dropped when the request closes.
 
         Raises:
-            TokenError: The prompt is empty, is not a 1-D array of integers, or has an id outside the vocabulary.
+            TokenError: The prompt is empty, or the prompt or the prediction is not a 1-D array of integers or has an id
+                outside the vocabulary.
             DuplicateRequestError: The request is open already.
             ConfigError: `max_length` is negative.
         """
         if max_length is not None and max_length < 0:
             raise ConfigError(f"max_length must be >= 0, got {max_length}; pass None for a text without a limit")
-        self._core.open(request_id, _as_int32("prompt", prompt), namespace, max_length, group, shown)
+        tokens, predicted = _as_int32("prompt", prompt), _as_int32("prediction", prediction)
+        self._core.open(request_id, tokens, namespace, max_length, group, shown, predicted)
 
     def extend(self, request_id: str, tokens: TokenArray) -> None:
         """Appends output tokens to a request. `tokens` may be empty.

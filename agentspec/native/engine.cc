@@ -106,6 +106,7 @@ void Engine::open(const std::string& request_id, std::span<const Token> prompt, 
                      " must have at least one token, got none; a draft continues the last token");
   }
   check_tokens(prompt);
+  check_tokens(options.prediction);
   auto request = std::make_shared<Request>();
   request->name = name;
   request->num_prompt_tokens = prompt.size();
@@ -116,6 +117,7 @@ void Engine::open(const std::string& request_id, std::span<const Token> prompt, 
   const std::span<const Token> tail = prompt.last(std::min(prompt.size(), config_.prompt_tail));
   request->prompt_tail.assign(tail.begin(), tail.end());
   std::vector<Token> copy(prompt.begin(), prompt.end());
+  std::vector<Token> prediction(options.prediction.begin(), options.prediction.end());
   {
     const std::lock_guard lock(mutex_);
     check_not_open(request_id);
@@ -131,9 +133,13 @@ void Engine::open(const std::string& request_id, std::span<const Token> prompt, 
   try {
     if (config_.background) {
       // If there is no memory to build the index, the request stays without one and gets no drafts.
-      quick_worker_.post([this, request, copy = std::move(copy)] { build(request, copy); });
+      quick_worker_.post([this, request, copy = std::move(copy), prediction = std::move(prediction)] {
+        build_prediction(*request, copy, prediction);
+        build(request, copy);
+      });
       return;
     }
+    build_prediction(*request, copy, prediction);
     build(request, copy);
     const std::lock_guard lock(mutex_);
     check_not_open(request_id);
@@ -150,6 +156,21 @@ void Engine::open(const std::string& request_id, std::span<const Token> prompt, 
 // A request that ends gives back its tenant.
 void Engine::leave(Request& request) {
   if (request.tenant) tenants_.leave(std::move(request.tenant));
+}
+
+// Indexes the text that a request's output may repeat. The end of the prompt comes first, so that it leads to
+// the text's beginning.
+void Engine::build_prediction(Request& request, std::span<const Token> prompt,
+                              std::span<const Token> text) const {
+  if (text.empty()) return;
+  const auto longest = static_cast<std::size_t>(config_.limits.max_pattern);
+  const std::span<const Token> before = prompt.last(std::min(prompt.size(), longest));
+  auto automaton = std::make_unique<SuffixAutomaton>(max_counted_length(config_));
+  automaton->reserve(before.size() + text.size() + 1);
+  automaton->append(before);
+  automaton->append(text);
+  automaton->append(kEnd);
+  request.prediction = std::move(automaton);
 }
 
 // Makes a request's index, from an earlier turn's index if there is one.
@@ -268,10 +289,12 @@ void Engine::retire(const RequestPtr& request, bool keep, std::uint64_t num_eras
   std::list<Conversations::Entry> freed;
   std::unique_ptr<TextIndex> index;
   std::unique_ptr<Shown> shown;
+  std::unique_ptr<SuffixAutomaton> prediction;
   const std::lock_guard conversations_lock(conversations_mutex_);
   {
     const std::lock_guard lock(mutex_);
     shown = std::move(request->shown);
+    prediction = std::move(request->prediction);
     if (request->is_ready) index = std::move(request->index);
     request->is_ready = false;
     keep = keep && request->tenant && num_erasures == request->tenant->num_erasures;
@@ -416,6 +439,7 @@ EngineStats Engine::stats() const {
                              request->prompt_tail.capacity() * sizeof(Token) +
                              request->matches.capacity() * sizeof(KnownMatch);
       if (request->is_ready) stats.request_bytes += request->index->bytes();
+      if (request->is_ready && request->prediction) stats.request_bytes += request->prediction->bytes();
       if (request->shown) stats.request_bytes += sizeof(Shown) + request->shown->automaton.bytes();
     }
   }

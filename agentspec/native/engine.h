@@ -66,6 +66,8 @@ struct OpenOptions {
   std::size_t max_length = static_cast<std::size_t>(-1);  // see Engine::open()
   std::string group;     // the requests of a namespace that name the same group are siblings
   bool is_shown = true;  // siblings may draft from its output while it grows
+  // A text that the output may repeat. Only this request drafts from it, and it goes when the request closes.
+  std::span<const Token> prediction = {};
 };
 
 // What happened to a row of a draft call. The values are those of agentspec.Outcome.
@@ -243,7 +245,9 @@ class Engine {
   struct Request {
     std::string name;
     std::shared_ptr<Tenant> tenant;
-    std::unique_ptr<TextIndex> index;  // belongs to its builder until is_ready
+    std::unique_ptr<TextIndex> index;  // belongs to its builder until is_ready, like the next one
+    // The end of the prompt and the text that the output may repeat. Null if the caller gave none.
+    std::unique_ptr<SuffixAutomaton> prediction;
     bool is_ready = false;
     bool is_open = true;
     std::size_t num_prompt_tokens = 0;
@@ -289,6 +293,7 @@ class Engine {
   void check_not_open(const std::string& request_id) const;
   [[nodiscard]] const RequestPtr& find(std::string_view request_id) const;
   void build(const RequestPtr& request, const std::vector<Token>& prompt);
+  void build_prediction(Request& request, std::span<const Token> prompt, std::span<const Token> text) const;
   void retire(const RequestPtr& request, bool keep, std::uint64_t num_erasures);
   void leave(Request& request);
   [[nodiscard]] std::uint64_t expect(const std::string& name, const Output& output);

@@ -1,6 +1,7 @@
 // The engine's work in a step: it updates the matches, drafts, and learns from the drafts.
 
 #include <algorithm>
+#include <cstdlib>
 #include <new>
 #include <numeric>
 #include <utility>
@@ -16,6 +17,8 @@ constexpr std::size_t kMaxCarried = 6;
 // Smaller batches are drafted on the caller's thread, because waking another thread takes longer than their
 // rows.
 constexpr std::size_t kSharedRows = 32;
+// A request's prediction is numbered apart from the parts of the global index, corpora and siblings.
+constexpr std::uint64_t kPrediction = 1ULL << 60;
 
 void observe(Estimator& estimator, std::span<const DraftNode> drafted, std::span<const Token> tokens) {
   std::int32_t node = 0;
@@ -174,6 +177,13 @@ bool Engine::match_parts(Request& request) const {
     if (at < request.matches.size()) known = at;
   }
   has_parts = match_siblings(request, known) || has_parts;
+  if (request.prediction) {
+    has_parts = true;
+    std::size_t at = known;
+    match_part(request, {request.prediction.get(), nullptr, 0, {}}, kPrediction, at,
+               getenv("PO_CORPUS") ? request.corpora : request.global, config_.limits.max_pattern);
+    if (at < request.matches.size()) known = at;
+  }
   for (const Corpus& corpus : corpora_) {
     if (!corpus.names.empty() &&
         std::find(corpus.names.begin(), corpus.names.end(), request.name) == corpus.names.end()) {

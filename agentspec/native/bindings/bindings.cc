@@ -361,12 +361,13 @@ NB_MODULE(_core, m) {
           "open",
           [](agentspec::Engine& self, const std::string& request_id, const Int32Array& prompt,
              const std::string& name, std::optional<std::size_t> max_length, const std::string& group,
-             bool is_shown) {
-            self.open(request_id, view(prompt), name,
-                      {max_length.value_or(agentspec::Engine::kNoLimit), group, is_shown});
+             bool is_shown, const Int32Array& prediction) {
+            self.open(
+                request_id, view(prompt), name,
+                {max_length.value_or(agentspec::Engine::kNoLimit), group, is_shown, view(prediction)});
           },
           "request_id"_a, "prompt"_a.noconvert(), "namespace"_a, "max_length"_a.none(), "group"_a,
-          "is_shown"_a, release)
+          "is_shown"_a, "prediction"_a.noconvert(), release)
       .def(
           "extend",
           [](agentspec::Engine& self, const std::string& request_id, const Int32Array& tokens) {
