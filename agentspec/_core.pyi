@@ -39,6 +39,15 @@ class DraftBuffers:
 class TreeBuffers:
     def __init__(self, memory: NDArray[np.int64], num_nodes: NDArray[np.int32]) -> None: ...
 
+class CommonSubsequence:
+    """The longest common subsequence of a text and another one that grows."""
+
+    def __init__(self, text: NDArray[np.int32]) -> None: ...
+    def append(self, tokens: NDArray[np.int32]) -> None:
+        """Appends tokens to the growing text. Takes O(len(text) / 64) steps a token."""
+    def __len__(self) -> int:
+        """Its number of tokens."""
+
 class Rows:
     """The open requests of a batch, looked up once for many steps."""
 

@@ -453,6 +453,7 @@ void Engine::check_integrity() const {
   for (const auto& [request_id, request] : requests_) {
     if (!request->is_ready) continue;
     request->index->check_integrity();
+    if (request->prediction) request->prediction->check_integrity();
     const std::size_t known = request->index->digest().length();
     if (known != request->length()) {
       throw IntegrityError("request " + quoted(request_id) + ": its index has " + std::to_string(known) +

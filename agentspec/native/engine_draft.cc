@@ -1,7 +1,6 @@
 // The engine's work in a step: it updates the matches, drafts, and learns from the drafts.
 
 #include <algorithm>
-#include <cstdlib>
 #include <new>
 #include <numeric>
 #include <utility>
@@ -180,8 +179,8 @@ bool Engine::match_parts(Request& request) const {
   if (request.prediction) {
     has_parts = true;
     std::size_t at = known;
-    match_part(request, {request.prediction.get(), nullptr, 0, {}}, kPrediction, at,
-               getenv("PO_CORPUS") ? request.corpora : request.global, config_.limits.max_pattern);
+    match_part(request, {request.prediction.get(), nullptr, 0, {}}, kPrediction, at, request.global,
+               config_.limits.max_pattern);
     if (at < request.matches.size()) known = at;
   }
   for (const Corpus& corpus : corpora_) {

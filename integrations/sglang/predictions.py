@@ -22,7 +22,7 @@ import functools
 import importlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -83,8 +83,9 @@ def predicted_text(prediction: object) -> str:
             return content
         parts = content if isinstance(content, list) else [None]
         texts = [part.get("text") for part in parts if isinstance(part, Mapping) and part.get("type") == "text"]
-        if len(texts) == len(parts) and all(isinstance(text, str) for text in texts):
-            return "".join(texts)
+        strings = [text for text in texts if isinstance(text, str)]
+        if len(strings) == len(parts):
+            return "".join(strings)
     raise ValueError(
         f'{FIELD} must be {{"type": "content", "content": TEXT}}, where TEXT is a string or a list of '
         f'{{"type": "text", "text": string}}, got {_described(prediction)}; send the expected text, or leave the field out'
@@ -97,7 +98,7 @@ def before_validation(manager: TokenizerManager, obj: GenerateReqInput) -> None:
     Raises:
         ValueError: It is neither, or an id is outside the vocabulary, or the server has no tokenizer for a text.
     """
-    sampling = getattr(obj, "sampling_params", None)
+    sampling: Any = getattr(obj, "sampling_params", None)
     given = sampling.get("custom_params") if isinstance(sampling, dict) else None
     if not isinstance(given, Mapping):
         return
@@ -136,7 +137,7 @@ class CountedTokens(int):
 
     counts: PredictionCounts
 
-    def __new__(cls, tokens: int, counts: PredictionCounts) -> CountedTokens:
+    def __new__(cls, tokens: int, counts: PredictionCounts) -> Self:
         self = super().__new__(cls, tokens)
         self.counts = counts
         return self
@@ -227,7 +228,7 @@ def _usage_class() -> Callable[..., object]:
     import pydantic
 
     protocol = importlib.import_module("sglang.srt.entrypoints.openai.protocol")
-    details = pydantic.create_model(
+    details: Any = pydantic.create_model(
         "CompletionTokensDetails",
         reasoning_tokens=(int, 0),
         accepted_prediction_tokens=(int, 0),
@@ -236,11 +237,12 @@ def _usage_class() -> Callable[..., object]:
     usage: Any = pydantic.create_model(
         "UsageInfo", __base__=protocol.UsageInfo, completion_tokens_details=(details | None, None)
     )
+    as_it_is: Any = pydantic.SerializeAsAny
     for name in _RESPONSES:
         # Otherwise pydantic writes the fields of the declared class only, and drops those of a subclass.
         response = getattr(protocol, name)
         field = response.model_fields["usage"]
-        field.annotation = pydantic.SerializeAsAny[field.annotation]
+        field.annotation = as_it_is[field.annotation]
         response.model_rebuild(force=True)
     made: Callable[..., object] = usage
     return made

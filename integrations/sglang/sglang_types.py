@@ -217,14 +217,36 @@ class TokenizerManager(Protocol):
     model_config: ModelConfig
     tokenizer: Tokenizer | None
     num_reserved_tokens: int
+    rid_to_state: dict[str, ReqState]
     get_internal_state_communicator: Callable[[object], Awaitable[list[InternalStateReply]]]
 
     def auto_create_handle_loop(self) -> None: ...
 
 
+class ReqState(Protocol):
+    """What the HTTP process knows of a running request."""
+
+    output_ids: list[int]
+
+
+class OpenAIServing(Protocol):
+    """Answers the requests of one of OpenAI's endpoints."""
+
+    tokenizer_manager: TokenizerManager
+
+    def create_error_response(self, message: str, *, param: str | None = None) -> object: ...
+
+
+class Usage(Protocol):
+    """OpenAI's usage of a response, a pydantic model."""
+
+    def model_dump(self) -> dict[str, Any]: ...
+
+
 class GenerateReqInput(Protocol):
     """A request in the HTTP process; the other fields are looked for and may be missing."""
 
+    rid: str
     sampling_params: Any
 
 

@@ -26,8 +26,10 @@ OPTIONS_KEY = "agentspec"
 _OPTIONS = ("no_store", "no_draft")
 _GROUP = "group"
 _MAX_GROUP_CHARACTERS = 256
-# The option with the answer on a server that replays. This module ignores it.
+# Options that other modules take out before this one checks the rest: the answer on a server that replays, and the text
+# that the answer is expected to repeat (predictions.py).
 REPLAY_KEY = "replay"
+PREDICTION_KEY = "prediction"
 _MAX_CACHED = 4096
 
 
@@ -80,6 +82,19 @@ def request_options(custom_params: object) -> Mapping[str, Any]:
             f"as text of at most {_MAX_GROUP_CHARACTERS} characters, got {options!r}"
         )
     return dict(options)
+
+
+def taken_out(custom_params: dict[str, Any], name: str) -> object:
+    """Removes an option of a request and returns it; None if it is not set. An empty rest is removed too."""
+    options = custom_params.get(OPTIONS_KEY)
+    if not isinstance(options, Mapping) or name not in options:
+        return None
+    rest = {other: value for other, value in options.items() if other != name}
+    if rest:
+        custom_params[OPTIONS_KEY] = rest
+    else:
+        del custom_params[OPTIONS_KEY]
+    return options[name]
 
 
 def _is_group(value: object) -> bool:

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "common_subsequence.h"
 #include "drafting/tree_mask.h"
 #include "engine.h"
 #include "errors.h"
@@ -362,9 +363,8 @@ NB_MODULE(_core, m) {
           [](agentspec::Engine& self, const std::string& request_id, const Int32Array& prompt,
              const std::string& name, std::optional<std::size_t> max_length, const std::string& group,
              bool is_shown, const Int32Array& prediction) {
-            self.open(
-                request_id, view(prompt), name,
-                {max_length.value_or(agentspec::Engine::kNoLimit), group, is_shown, view(prediction)});
+            self.open(request_id, view(prompt), name,
+                      {max_length.value_or(agentspec::Engine::kNoLimit), group, is_shown, view(prediction)});
           },
           "request_id"_a, "prompt"_a.noconvert(), "namespace"_a, "max_length"_a.none(), "group"_a,
           "is_shown"_a, "prediction"_a.noconvert(), release)
@@ -393,6 +393,18 @@ NB_MODULE(_core, m) {
       .def("weights", &weights, "namespace"_a)
       .def("stats", &stats)
       .def("check_integrity", &agentspec::Engine::check_integrity, release);
+  nb::class_<agentspec::CommonSubsequence>(m, "CommonSubsequence")
+      .def(
+          "__init__",
+          [](agentspec::CommonSubsequence* self, const Int32Array& text) {
+            new (self) agentspec::CommonSubsequence(view(text));
+          },
+          "text"_a.noconvert())
+      .def(
+          "append",
+          [](agentspec::CommonSubsequence& self, const Int32Array& tokens) { self.append(view(tokens)); },
+          "tokens"_a.noconvert())
+      .def("__len__", &agentspec::CommonSubsequence::length);
   bind_goodput(m);
   bind_store(m, engine);
   bind_union(m);

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from agentspec._core import Rows
 from agentspec.engine import Engine
 from agentspec.integrations.sglang.drafting.sampling_options import UndraftedReason, undrafted
+from agentspec.integrations.sglang.predictions import predicted_tokens
 from agentspec.integrations.sglang.sglang_types import Req
 from agentspec.integrations.sglang.tenants import Handling, Tenants
 
@@ -232,6 +233,7 @@ class RequestBook:
                 max_length=self._max_length(request, entry),
                 group=entry.handling.group,
                 shown=entry.handling.keep,
+                prediction=self._prediction(request, entry),
             )
             if not again:
                 self._on_opened(entry.handling, tokens)
@@ -284,6 +286,11 @@ class RequestBook:
         except Exception:
             logger.exception("agentspec could not close a request")
             self._on_error()
+
+    def _prediction(self, request: Req, entry: _Entry) -> NDArray[np.int32]:
+        """What the answer is expected to repeat, as far as an answer can be long; empty if nothing may be drafted."""
+        given = predicted_tokens(getattr(request.sampling_params, "custom_params", None))
+        return np.asarray(given[: self._context_length] if entry.undrafted is None else (), dtype=np.int32)
 
     def _max_length(self, request: Req, entry: _Entry) -> int:
         """The most tokens that the text can have, by max_tokens and the context; 0 if nothing may be drafted."""

@@ -25,7 +25,7 @@ from agentspec.integrations.sglang.replay.recorded_answers import Answer, Messag
 from agentspec.integrations.sglang.replay.setting import FREE, REQUESTS, VARIABLE, replay_paths
 from agentspec.integrations.sglang.replay.wire import WIRE_KEY, packed
 from agentspec.integrations.sglang.sglang_types import GenerateReqInput, Tokenizer
-from agentspec.integrations.sglang.tenants import OPTIONS_KEY, REPLAY_KEY
+from agentspec.integrations.sglang.tenants import OPTIONS_KEY, REPLAY_KEY, taken_out
 
 logger = logging.getLogger("agentspec")
 
@@ -119,7 +119,7 @@ class ReplayFront:
         if prepared is not None and not isinstance(prepared, _Miss):
             raise ValueError(f"custom_params.{WIRE_KEY} is set by the server alone; drop it")
         sampling["custom_params"] = custom
-        carried = taken_out(custom)
+        carried = taken_out(custom, REPLAY_KEY)
         if carried is not None and self._replay != REQUESTS:
             self._count("refused")
             raise ValueError(
@@ -296,19 +296,6 @@ class _Miss:
 
     def __init__(self, note: str) -> None:
         self.note = note
-
-
-def taken_out(custom_params: dict[str, Any]) -> object:
-    """Removes the answer that a request brings and returns it; None if it brings none. An empty rest is removed too."""
-    options = custom_params.get(OPTIONS_KEY)
-    if not isinstance(options, Mapping) or REPLAY_KEY not in options:
-        return None
-    rest = {name: value for name, value in options.items() if name != REPLAY_KEY}
-    if rest:
-        custom_params[OPTIONS_KEY] = rest
-    else:
-        del custom_params[OPTIONS_KEY]
-    return options[REPLAY_KEY]
 
 
 def end_token(tokenizer: Tokenizer | None, configured: Iterable[int] | None) -> int | None:
