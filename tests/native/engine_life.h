@@ -235,7 +235,10 @@ class EngineLife {
     text.max_length =
         choose_(0, 1) == 0 ? Engine::kNoLimit : text.tokens.size() + static_cast<std::size_t>(choose_(0, 40));
     const std::string group = choose_(0, 2) == 0 ? "group" : "";
-    engine_.open(request_id, text.tokens, name_of(text.space), {text.max_length, group, choose_(0, 3) > 0});
+    std::vector<Token> prediction;
+    if (choose_(0, 3) == 0) prediction = choose_tokens(text.space, 60);
+    engine_.open(request_id, text.tokens, name_of(text.space),
+                 {text.max_length, group, choose_(0, 3) > 0, prediction});
     require(engine_.is_open(request_id), "an opened request is open");
     std::erase(closed_, request_id);
     open_.emplace(request_id, std::move(text));

@@ -497,3 +497,42 @@ def test_a_request_that_ends_before_its_min_new_tokens_is_closed(book: Book) -> 
     req.generate(4, finish=True)
     book.book.finish("r")
     assert not book.book.release() and book.book.num_without_drafts == 0
+
+
+def predicting(rid: str, *prediction: int, **options: object) -> FakeRequest:
+    asking = request(rid)
+    asking.sampling_params.custom_params = {"agentspec_prediction": list(prediction), "agentspec": options}
+    return asking
+
+
+def test_a_request_drafts_from_its_prediction_and_leaves_only_its_answer(book: Book) -> None:
+    asking = predicting("asking", 20, 21, 22, 23)
+    assert book.draft(asking)[0] == [[20, 21, 22, 23]]
+    assert book.draft(request("other"))[0] == [[]]
+    book.accept(asking, 20)
+    asking.generate(20)
+    # It is opened anew after a retraction, with its prediction.
+    assert book.book.reopen(asking)
+    assert book.draft(asking)[0] == [[21, 22, 23]]
+    asking.is_finished = True
+    book.book.finish("asking")
+    assert book.drafts_after([1, 2, 3]) == [20]
+    assert [list(kept.output) for kept in book.kept] == [[20]]
+
+
+def test_a_prediction_is_cut_at_the_context(book: Book) -> None:
+    asking = predicting("asking", *range(10, 90))
+    asking.sampling_params.max_new_tokens = 5
+    drafted, _, rooms = book.draft(asking)
+    assert (drafted, rooms) == ([[10, 11, 12, 13]], [4])
+    asking.generate(*range(10, 10 + CONTEXT_LENGTH - 3))
+    book.book.reopen(asking)
+    assert book.errors == 0
+
+
+def test_a_request_without_drafts_ignores_its_prediction(book: Book) -> None:
+    assert book.draft(predicting("asking", 20, 21, no_draft=True))[0] == [[]]
+    penalised = predicting("penalised", 20, 21)
+    penalised.sampling_params.presence_penalty = 1.0
+    assert book.draft(penalised)[0] == [[]]
+    assert book.errors == 0
