@@ -2,6 +2,10 @@
 
 It is what a person asks first of a new server, and what editors ask all day. A server has learnt nothing from others'
 answers that helps: what repeats is the request's own prompt, after a beginning that is new.
+
+The answers of the tasks `edits_*` are forced, so that they can be asked of an emulated device. In half of them the prompt
+does not show the function, as for a model that knows the file from elsewhere. In half of them the client sends the
+function as the predicted output, as editors do that apply a change.
 """
 
 from __future__ import annotations
@@ -14,15 +18,17 @@ import tarfile
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import starmap
 
 from agentspec.errors import ConfigError
-from agentspec.evals.workloads.prompts import chat_encoder
+from agentspec.evals.workloads.prompts import chat_encoder, served_tokenizer
 from agentspec.evals.workloads.task import Conversation, EndlessPool, FixedCall, Pool, Task, TaskInputs, trace_path
 
 SOURCES = "repo_sources.tar.xz"
 LEAST_LINES, MOST_LINES = 15, 40
 _ANSWER_TOKENS = 640
+_SOURCE = "sqlfluff, pydicom, marshmallow, MIT; pvlib, BSD-3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +46,23 @@ class Edit:
 
     @property
     def request(self) -> str:
+        return f"{self._wish('this function')}\n\n```python\n{self.source}\n```"
+
+    @property
+    def short_request(self) -> str:
+        """The same request without the function."""
+        name = re.search(r"\bdef (\w+)", self.source)
+        assert name is not None
+        return self._wish(f"the function `{name[1]}`")
+
+    @property
+    def answer(self) -> str:
+        return f"```python\n{self.edited}\n```"
+
+    def _wish(self, what: str) -> str:
         return (
-            f"Rename the parameter `{self.old}` of this function to `{self.new}`, everywhere in it. Answer with the "
-            f"whole function in one code block and nothing else.\n\n```python\n{self.source}\n```"
+            f"Rename the parameter `{self.old}` of {what} to `{self.new}`, everywhere in it. Answer with the whole "
+            "function in one code block and nothing else."
         )
 
 
@@ -90,10 +110,51 @@ def _pool(inputs: TaskInputs) -> Pool:
     return EndlessPool(starmap(unit, enumerate(_edits(inputs))), 1, inputs.learnt_calls)
 
 
+def _forced_pool(inputs: TaskInputs, *, shown: bool, predicted: bool) -> Pool:
+    encode, tokenizer = chat_encoder(inputs.model), served_tokenizer(inputs.model)
+    longest = min(_ANSWER_TOKENS, inputs.max_answer_tokens)
+
+    def unit(number: int, edit: Edit) -> Conversation:
+        answer = tokenizer.encode(edit.answer).tolist()
+        options: dict[str, object] = {"replay": {"ids": answer[:longest]}}
+        if predicted:
+            options["prediction"] = edit.source
+        sampling = {
+            "temperature": 0,
+            # A whole answer ends with a token of its own.
+            "max_new_tokens": min(len(answer) + 1, longest),
+            "custom_params": {"agentspec": options},
+        }
+        asked = edit.request if shown else edit.short_request
+        body = {"input_ids": encode([{"role": "user", "content": asked}]), "sampling_params": sampling}
+        return Conversation(f"edit-{number}", (FixedCall(body, answer=tuple(answer[:longest])),))
+
+    return EndlessPool(starmap(unit, enumerate(_edits(inputs))), 1, inputs.learnt_calls)
+
+
+def _forced(name: str, *, shown: bool, predicted: bool) -> Task:
+    where = "in the prompt" if shown else "not in the prompt"
+    return Task(
+        name=name,
+        data=f"the same edits, the function {where}, {'and' if predicted else 'not'} sent as the predicted output",
+        metric="none but speed; the edited functions come back token for token",
+        source=_SOURCE,
+        pool=partial(_forced_pool, shown=shown, predicted=predicted),
+        trace=SOURCES,
+    )
+
+
 EDITS = Task(
     name="edits",
     data=f"functions of {LEAST_LINES} to {MOST_LINES} lines from four repositories, a parameter to rename, live",
     metric="none",
-    source="sqlfluff, pydicom, marshmallow, MIT; pvlib, BSD-3",
+    source=_SOURCE,
     pool=_pool,
+)
+
+FORCED_EDITS = (
+    _forced("edits_shown", shown=True, predicted=False),
+    _forced("edits_shown_predicted", shown=True, predicted=True),
+    _forced("edits_unseen", shown=False, predicted=False),
+    _forced("edits_unseen_predicted", shown=False, predicted=True),
 )
