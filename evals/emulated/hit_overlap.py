@@ -33,7 +33,7 @@ from agentspec.evals.emulated.hollow_models import HOLLOW_MODELS, hollow_model
 from agentspec.evals.files import write_json
 from agentspec.evals.options import Options, check_names
 from agentspec.evals.workloads import TASKS
-from agentspec.evals.workloads.replayed import read_requests
+from agentspec.evals.workloads.replayed import RECORDED, read_requests
 from agentspec.evals.workloads.task import TaskInputs
 from agentspec.integrations.emulated_device.models.simulated_head import acceptance_for, answer_key, comes_true
 from agentspec.progress import Progress, say
@@ -166,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
     about = (__doc__ or "").split(":")[0]
     parser = argparse.ArgumentParser(prog="python -m agentspec.evals.emulated.hit_overlap", description=about)
     options = Options(parser)
-    recorded = [name for name, task in TASKS.items() if task.is_replay]
+    recorded = [task.name for task in RECORDED]
     parser.add_argument(
         "tasks", nargs="*", metavar="TASK", help=f"out of {', '.join(recorded)} (default: all that were recorded)"
     )
@@ -181,10 +181,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(given: argparse.Namespace) -> int:
-    names = given.tasks or [
-        name for name, task in TASKS.items() if task.trace and hits_file(given.hits, task.trace).is_file()
-    ]
-    check_names("TASK", names, [name for name, task in TASKS.items() if task.is_replay])
+    names = given.tasks or [task.name for task in RECORDED if hits_file(given.hits, task.trace).is_file()]
+    check_names("TASK", names, [task.name for task in RECORDED])
     inputs = TaskInputs(
         model=hollow_model(given.emulate, tokenizer=given.tokenizer)[0],
         data=given.data,

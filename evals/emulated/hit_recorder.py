@@ -34,6 +34,7 @@ from agentspec.evals.emulated.draft_hits import FOLDER, DraftHits, spans
 from agentspec.evals.options import Options
 from agentspec.evals.real_models import FOLDER as MODELS
 from agentspec.evals.workloads import TASKS
+from agentspec.evals.workloads.replayed import RECORDED
 from agentspec.evals.workloads.task import trace_path
 from agentspec.progress import Progress, say
 
@@ -219,7 +220,7 @@ def _parser() -> argparse.ArgumentParser:
     about = (__doc__ or "").split("\n")[0]
     parser = argparse.ArgumentParser(prog="python -m agentspec.evals.emulated.hit_recorder", description=about)
     options = Options(parser)
-    recorded = [name for name, task in TASKS.items() if task.is_replay]
+    recorded = [task.name for task in RECORDED]
     parser.add_argument("tasks", nargs="+", choices=recorded, metavar="TASK", help=f"out of {', '.join(recorded)}")
     options.folder("--data", "the traces", required=True)
     options.folder("--model", "the draft model", MODELS / "qwen2.5-coder-0.5b")

@@ -116,7 +116,7 @@ def _forced_pool(inputs: TaskInputs, *, shown: bool, predicted: bool) -> Pool:
 
     def unit(number: int, edit: Edit) -> Conversation:
         answer = tokenizer.encode(edit.answer).tolist()
-        options: dict[str, object] = {"replay": {"ids": answer[:longest]}}
+        options: dict[str, object] = {} if inputs.own_answers else {"replay": {"ids": answer[:longest]}}
         if predicted:
             options["prediction"] = edit.source
         sampling = {

@@ -84,6 +84,17 @@ USED = [
         frozenset({"request", "raw_request"}),
     ),
     Uses(
+        "sglang.srt.entrypoints.openai.serving_base",
+        ("OpenAIServingBase", "create_error_response"),
+        frozenset({"message", "param"}),
+    ),
+    Uses(
+        "sglang.srt.entrypoints.openai.usage_processor",
+        ("UsageProcessor", "calculate_token_usage"),
+        frozenset({"prompt_tokens", "completion_tokens"}),
+    ),
+    Uses("sglang.srt.managers.tokenizer_manager", ("TokenizerManager", "_wait_one_response"), frozenset({"obj"})),
+    Uses(
         "sglang.srt.managers.tp_worker",
         ("TpModelWorker", "forward_batch_generation"),
         frozenset({"batch", "forward_batch"}),
@@ -408,3 +419,38 @@ def test_the_server_s_application_and_its_admin_key(release: Path) -> None:
     assert "app = FastAPI(" in text and "from sglang.srt.utils.auth import" in text
     assert "admin_api_key" in text
     assert "ADMIN_OPTIONAL" in source(release, "sglang.srt.utils.auth", "AuthLevel")
+
+
+OPENAI = "sglang.srt.entrypoints.openai"
+
+
+def test_what_the_hooks_of_predicted_outputs_need(release: Path) -> None:
+    for name in ("CompletionRequest", "ChatCompletionRequest"):
+        source = ast.unparse(find(release, f"{OPENAI}.protocol", name))
+        assert "custom_params: Optional[Dict] = None" in source
+        # If a release kept the field, it might also do something with it.
+        assert "prediction" not in source.replace("_prediction", "")
+    for name in ("CompletionResponse", "ChatCompletionResponse"):
+        assert "usage: UsageInfo" in ast.unparse(find(release, f"{OPENAI}.protocol", name))
+        stream = name.replace("Response", "StreamResponse")
+        assert "usage: Optional[UsageInfo] = None" in ast.unparse(find(release, f"{OPENAI}.protocol", stream))
+    base = ast.unparse(module(release, f"{OPENAI}.serving_base"))
+    assert "async def handle_request(self, request: OpenAIServingRequest, raw_request: Request)" in base
+    # No endpoint that takes a prediction has a way around the hooks.
+    for name in ("serving_chat", "serving_completions"):
+        source = ast.unparse(module(release, f"{OPENAI}.{name}"))
+        assert "def handle_request" not in source
+        assert "UsageInfo(" not in source
+        assert "['meta_info'].get('completion_tokens', 0)" in source
+    usage = ast.unparse(find(release, f"{OPENAI}.usage_processor", "UsageProcessor"))
+    assert "sum(completion_tokens.values())" in usage
+    assert "sum((r['meta_info'].get('completion_tokens', 0) for r in responses))" in usage
+    # calculate_token_usage makes the usage of the two others.
+    assert usage.count("UsageInfo(") == 1
+    assert usage.count("UsageProcessor.calculate_token_usage(") == 2
+    manager = ast.unparse(find(release, "sglang.srt.managers.tokenizer_manager", "TokenizerManager"))
+    assert "state = self.rid_to_state[obj.rid]" in manager
+    assert "state.output_ids.extend(delta_output_ids)" in manager
+    # A list that lies deeper than one level is not among the values of custom_params.
+    values = (release / "sglang/srt/sampling/sampling_params.py").read_text(encoding="utf-8")
+    assert "List[_JsonScalar],\n    Dict[str, _JsonScalar]," in values
