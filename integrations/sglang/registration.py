@@ -32,7 +32,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from agentspec.errors import ConfigError, UnsupportedError
-from agentspec.integrations.sglang import arguments, compat, predictions, setting_sources, settings
+from agentspec.integrations.sglang import arguments, compat, setting_sources, settings
 from agentspec.integrations.sglang.admin import wire
 from agentspec.integrations.sglang.admin.wire import JsonObject
 from agentspec.integrations.sglang.attention_backends import tree_obstacle
@@ -43,6 +43,8 @@ from agentspec.integrations.sglang.draft_model_checkpoint import (
     has_next_token_layers,
     inspect_drafter,
 )
+from agentspec.integrations.sglang.predictions import hooks as prediction_hooks
+from agentspec.integrations.sglang.predictions import option as prediction_option
 from agentspec.integrations.sglang.refusals import check_request, refuse_unsupported
 from agentspec.integrations.sglang.replay import hooks as replay_hooks
 from agentspec.integrations.sglang.replay import setting as replay_setting
@@ -331,7 +333,7 @@ def _before_validation(manager: TokenizerManager, obj: GenerateReqInput, input_i
     if arguments.wants_agentspec(manager.server_args):
         # Some bases refuse prompts that leave less room in the context than one draft. Our rows are wide enough.
         manager.num_reserved_tokens = 0
-        predictions.before_validation(manager, obj)
+        prediction_option.before_validation(manager, obj)
         deterministic = bool(arguments.setting(manager.server_args, "enable_deterministic_inference", False))
         check_request(obj, input_ids, int(manager.model_config.vocab_size), is_deterministic=deterministic)
     replay_hooks.before_validation(manager, obj, input_ids)
@@ -372,7 +374,7 @@ def _after_manager(result: object, manager: TokenizerManager, *args: object, **k
         from agentspec.integrations.sglang.admin import endpoints
 
         endpoints.serve(manager)
-        predictions.install()
+        prediction_hooks.install()
         if manager.tokenizer is not None:
             stream_parsers.install(manager.tokenizer)
     return result

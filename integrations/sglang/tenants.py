@@ -27,7 +27,7 @@ _OPTIONS = ("no_store", "no_draft")
 _GROUP = "group"
 _MAX_GROUP_CHARACTERS = 256
 # Options that other modules take out before this one checks the rest: the answer on a server that replays, and the text
-# that the answer is expected to repeat (predictions.py).
+# that the answer is expected to repeat.
 REPLAY_KEY = "replay"
 PREDICTION_KEY = "prediction"
 _MAX_CACHED = 4096

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from agentspec._core import Rows
 from agentspec.engine import Engine
 from agentspec.integrations.sglang.drafting.sampling_options import UndraftedReason, undrafted
-from agentspec.integrations.sglang.predictions import predicted_tokens
+from agentspec.integrations.sglang.predictions.option import predicted_tokens
 from agentspec.integrations.sglang.sglang_types import Req
 from agentspec.integrations.sglang.tenants import Handling, Tenants
 

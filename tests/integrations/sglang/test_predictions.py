@@ -16,14 +16,8 @@ from transformers import PreTrainedTokenizerFast
 
 from agentspec.evals.parity.servers import UNITED
 from agentspec.integrations.servers.server import Server
-from agentspec.integrations.sglang.predictions import (
-    AnswerCount,
-    CountedTokens,
-    PredictionCounts,
-    before_validation,
-    predicted_text,
-    predicted_tokens,
-)
+from agentspec.integrations.sglang.predictions.hooks import AnswerCount, CountedTokens, PredictionCounts
+from agentspec.integrations.sglang.predictions.option import before_validation, predicted_text, predicted_tokens
 
 
 def of_text(text: object) -> dict[str, object]:

@@ -27,21 +27,21 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from agentspec import _core
+from agentspec.integrations.sglang.predictions.option import (
+    FIELD,
+    WIRE_KEY,
+    predicted_text,
+    predicted_tokens,
+    tokenized,
+)
 from agentspec.integrations.sglang.sglang_types import (
     GenerateReqInput,
     OpenAIServing,
     ReqState,
-    Tokenizer,
     TokenizerManager,
     Usage,
 )
-from agentspec.integrations.sglang.tenants import OPTIONS_KEY, PREDICTION_KEY, taken_out
 
-FIELD = "prediction"
-"""The field of OpenAI's requests."""
-WIRE_KEY = "agentspec_prediction"
-"""The entry of custom_params with the token ids on their way to the schedulers. SGLang transports no list that lies
-deeper."""
 # The responses of SGLang that have a usage.
 _RESPONSES = (
     "ChatCompletionResponse",
@@ -69,54 +69,6 @@ def install() -> None:
     HookRegistry.register(f"{usage}.calculate_token_usage", _after_usage, HookType.AFTER)
     # Plugins were loaded, and their hooks applied, before this process was known to serve.
     HookRegistry.apply_hooks()
-
-
-def predicted_text(prediction: object) -> str:
-    """The text of OpenAI's field `prediction`.
-
-    Raises:
-        ValueError: It is no prediction as OpenAI defines them.
-    """
-    content = prediction.get("content") if isinstance(prediction, Mapping) else None
-    if isinstance(prediction, Mapping) and prediction.get("type") == "content":
-        if isinstance(content, str):
-            return content
-        parts = content if isinstance(content, list) else [None]
-        texts = [part.get("text") for part in parts if isinstance(part, Mapping) and part.get("type") == "text"]
-        strings = [text for text in texts if isinstance(text, str)]
-        if len(strings) == len(parts):
-            return "".join(strings)
-    raise ValueError(
-        f'{FIELD} must be {{"type": "content", "content": TEXT}}, where TEXT is a string or a list of '
-        f'{{"type": "text", "text": string}}, got {_described(prediction)}; send the expected text, or leave the field out'
-    )
-
-
-def before_validation(manager: TokenizerManager, obj: GenerateReqInput) -> None:
-    """Replaces the option `prediction` of a request, a text or token ids, by checked token ids under WIRE_KEY.
-
-    Raises:
-        ValueError: It is neither, or an id is outside the vocabulary, or the server has no tokenizer for a text.
-    """
-    sampling: Any = getattr(obj, "sampling_params", None)
-    given = sampling.get("custom_params") if isinstance(sampling, dict) else None
-    if not isinstance(given, Mapping):
-        return
-    custom = dict(given)
-    option = taken_out(custom, PREDICTION_KEY)
-    prediction = custom.get(WIRE_KEY) if option is None else option
-    if prediction is None:
-        return
-    if isinstance(prediction, str):
-        prediction = _tokenized(manager.tokenizer, prediction)
-    custom[WIRE_KEY] = _checked_ids(prediction, int(manager.model_config.vocab_size))
-    obj.sampling_params = {**sampling, "custom_params": custom}
-
-
-def predicted_tokens(custom_params: object) -> Sequence[int]:
-    """The prediction in the custom_params of a request that before_validation has seen; () if it has none."""
-    found = custom_params.get(WIRE_KEY) if isinstance(custom_params, Mapping) else None
-    return found if isinstance(found, list) else ()
 
 
 class PredictionCounts(NamedTuple):
@@ -177,7 +129,7 @@ async def _handle_request(
         text = predicted_text(prediction)
         tokenizer = serving.tokenizer_manager.tokenizer
         # A long text would hold up the event loop.
-        ids = await asyncio.get_running_loop().run_in_executor(None, _tokenized, tokenizer, text)
+        ids = await asyncio.get_running_loop().run_in_executor(None, tokenized, tokenizer, text)
     except ValueError as error:
         return serving.create_error_response(str(error), param=FIELD)
     request.custom_params = {**(request.custom_params or {}), WIRE_KEY: ids}
@@ -246,38 +198,3 @@ def _usage_class() -> Callable[..., object]:
         response.model_rebuild(force=True)
     made: Callable[..., object] = usage
     return made
-
-
-def _tokenized(tokenizer: Tokenizer | None, text: str) -> list[int]:
-    if tokenizer is None:
-        raise ValueError(
-            f"{FIELD} is a text, and this server has no tokenizer; send token ids as "
-            f"custom_params.{OPTIONS_KEY}.{PREDICTION_KEY} to /generate"
-        )
-    # In an answer, the name of a special token is plain text.
-    return tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True) if text else []
-
-
-def _checked_ids(prediction: object, vocab_size: int) -> list[int]:
-    name = f"custom_params.{OPTIONS_KEY}.{PREDICTION_KEY}"
-    is_list = isinstance(prediction, list) and all(type(token) is int for token in prediction)
-    if not isinstance(prediction, list) or not is_list:
-        raise ValueError(f"{name} must be a text or a list of token ids, got {_described(prediction)}")
-    outside = next((token for token in prediction if not 0 <= token < vocab_size), None)
-    if outside is not None:
-        raise ValueError(
-            f"{name} must have token ids in [0, {vocab_size}), got {outside}; was it tokenized for another model?"
-        )
-    return prediction
-
-
-def _described(value: object) -> str:
-    """What was sent, without its text."""
-    if isinstance(value, Mapping):
-        inner = ", ".join(f"{key!r}: {_described(item)}" for key, item in list(value.items())[:4])
-        return f"an object with {inner}" if inner else "an empty object"
-    if isinstance(value, list):
-        return f"a list of {len(value)}" + (f", the first of them {_described(value[0])}" if value else "")
-    if isinstance(value, str) and len(value) <= 16:
-        return repr(value)
-    return f"a value of type {type(value).__name__}"
