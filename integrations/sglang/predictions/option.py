@@ -74,14 +74,19 @@ def tokenized(tokenizer: Tokenizer | None, text: str) -> list[int]:
             f"{FIELD} is a text, and this server has no tokenizer; send token ids as "
             f"custom_params.{OPTIONS_KEY}.{PREDICTION_KEY} to /generate"
         )
-    # In an answer, the name of a special token is plain text.
-    return tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True) if text else []
+    try:
+        # In an answer, the name of a special token is plain text.
+        return tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True) if text else []
+    except (TypeError, UnicodeError):
+        raise ValueError(
+            f"{FIELD} must be text that the tokenizer can encode, got characters that are not valid Unicode, such as half of "
+            "a surrogate pair; send the text as UTF-8"
+        ) from None
 
 
 def _checked_ids(prediction: object, vocab_size: int) -> list[int]:
     name = f"custom_params.{OPTIONS_KEY}.{PREDICTION_KEY}"
-    is_list = isinstance(prediction, list) and all(type(token) is int for token in prediction)
-    if not isinstance(prediction, list) or not is_list:
+    if not isinstance(prediction, list) or any(type(token) is not int for token in prediction):
         raise ValueError(f"{name} must be a text or a list of token ids, got {_described(prediction)}")
     outside = next((token for token in prediction if not 0 <= token < vocab_size), None)
     if outside is not None:
@@ -91,13 +96,13 @@ def _checked_ids(prediction: object, vocab_size: int) -> list[int]:
     return prediction
 
 
-def _described(value: object) -> str:
+def _described(value: object, depth: int = 3) -> str:
     """What was sent, without its text."""
-    if isinstance(value, Mapping):
-        inner = ", ".join(f"{key!r}: {_described(item)}" for key, item in list(value.items())[:4])
+    if isinstance(value, Mapping) and depth:
+        inner = ", ".join(f"{key[:16]!r}: {_described(item, depth - 1)}" for key, item in list(value.items())[:4])
         return f"an object with {inner}" if inner else "an empty object"
-    if isinstance(value, list):
-        return f"a list of {len(value)}" + (f", the first of them {_described(value[0])}" if value else "")
+    if isinstance(value, list) and depth:
+        return f"a list of {len(value)}" + (f", the first of them {_described(value[0], depth - 1)}" if value else "")
     if isinstance(value, str) and len(value) <= 16:
         return repr(value)
     return f"a value of type {type(value).__name__}"

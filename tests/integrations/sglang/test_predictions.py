@@ -102,6 +102,12 @@ def test_wrong_options_are_refused(prediction: object, error: str) -> None:
             validated({"agentspec_prediction": prediction})
 
 
+def test_text_that_is_no_unicode_is_refused() -> None:
+    found = PreTrainedTokenizerFast(tokenizer_file=str(MODEL / "tokenizer.json"))
+    with pytest.raises(ValueError, match="not valid Unicode"):
+        validated({"agentspec": {"prediction": "half a pair: \ud800"}}, found)
+
+
 def test_counts_depend_on_the_texts_alone() -> None:
     for parts in ([[1, 2, 9], [4, 5]], [[1], [2], [9, 4, 5]]):
         answer, output = AnswerCount([1, 2, 3, 4, 5, 6]), list[int]()
