@@ -42,6 +42,7 @@ TITLES = {
     "eval": "Tasks end to end on real servers",
     "real": "A real model",
     "emulated": "Emulated H200",
+    "predictions": "Predicted outputs",
     "hybrid": "Suffix drafts beside a draft model",
     "load": "More and more clients",
     "curve": "Accepted against drafted",

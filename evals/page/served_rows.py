@@ -25,6 +25,7 @@ _REAL_GOALS = {
     ("edits", "cold", "hybrid-standalone"): {"standalone": 1.5},
     ("qwen_sql_agents", "warm", "suffix"): {"ngram": 1.1},
 }
+_PREDICTED_GOAL = 3.0
 _CONTROLS = ("chat_mt_bench", "math_gsm8k")
 _LIVE = {"text_to_sql": "text-to-SQL agents", "open_chat": "open prompts"}
 # For a draft model beside suffix drafts on the agents' work. The goal of the bench itself is lower.
@@ -210,6 +211,29 @@ def _emulated(name: str, records: Sequence[Record]) -> list[Row]:
     return rows
 
 
+def predicted_rows(files: Files) -> list[Row]:
+    """Edits beside plain decoding, with a predicted output and without."""
+    rows = []
+    for name, content in files.items():
+        for (task, pass_name, number), cell in cells(content["records"]).items():
+            ratio = speed(cell["suffix"]) / speed(cell["none"])
+            is_predicted = task.endswith("_predicted")
+            place = "in the prompt" if task.startswith("edits_shown") else "not in the prompt"
+            first = cell["suffix"][0]
+            rows.append(
+                Row(
+                    f"edits, the function {place}, {'predicted' if is_predicted else 'no prediction'}, {pass_name}, "
+                    f"{clients(number)}, {first['requests']} calls, {first['emulated']} emulated",
+                    NAMES["suffix"],
+                    f"{_told(cell['suffix'])} tokens/s: {ratio:.2f} x plain",
+                    f"plain {_told(cell['none'])}",
+                    (at_least("x plain", ratio, _PREDICTED_GOAL),) if is_predicted else (),
+                    name,
+                )
+            )
+    return rows
+
+
 def _called(system: str) -> str:
     base, _, number = system.partition("-")
     unit = {"eagle3": "steps", "ngram": "tokens"}.get(base)
@@ -374,6 +398,7 @@ READERS: dict[str, Callable[[Files], list[Row]]] = {
     "eval": eval_rows,
     "real": real_rows,
     "emulated": emulated_rows,
+    "predictions": predicted_rows,
     "hybrid": hybrid_rows,
     "load": load_rows,
     "fidelity": fidelity_rows,
