@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from agentspec.analysis.logs.calls import LoggedCall
 
-# The fields of a recorded request that decide what is answered.
+# The fields of a recorded request that decide what is answered, or how fast.
 _KEPT_FIELDS = (
     "tools", "tool_choice", "parallel_tool_calls", "response_format", "stop", "max_tokens", "max_completion_tokens",
     "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "reasoning_effort",
-    "chat_template_kwargs", "cache_salt", "custom_params", "n",
+    "chat_template_kwargs", "cache_salt", "custom_params", "n", "prediction",
 )  # fmt: skip
 _KEPT_OF_MESSAGE = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content")
 _ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
