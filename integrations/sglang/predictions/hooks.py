@@ -167,7 +167,7 @@ def _after_usage(usage: Usage, *args: object, **kwargs: object) -> object:
         return usage
     shown = usage.model_dump()
     shown["completion_tokens_details"] = {
-        **(shown.get("completion_tokens_details") or {}),
+        "reasoning_tokens": shown.get("reasoning_tokens") or 0,
         "accepted_prediction_tokens": tokens.counts.accepted,
         "rejected_prediction_tokens": tokens.counts.rejected,
     }
