@@ -8,7 +8,6 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from made_up_time import MadeUpTime
@@ -104,9 +103,9 @@ def test_a_function_reads_a_copy_that_is_done_when_its_stream_has_come_so_far(wo
 
 def test_a_function_on_a_stream_that_does_not_wait_for_the_copy_reads_too_early(work: Work) -> None:
     copied = torch.arange(3, device=HERE).to("cpu", non_blocking=True)
-    with work.device.context_type(work.device.stream_type()):
-        with pytest.raises(EmulationError, match="has not written yet"):
-            work.host_function(copied.tolist)
+    other = work.device.stream_type()
+    with work.device.context_type(other), pytest.raises(EmulationError, match="has not written yet"):
+        work.host_function(copied.tolist)
     assert not work.clock.stands, "a function that fails leaves the clock as it was"
     assert not work.runs_host_function
 
