@@ -587,7 +587,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens = kept
         if (step := self._step) is not None:
             suffix = step.suffix
-            step.read = self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.lengths, result, step.report)
+            step.read = self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.padding, result, step.report)
         return result
 
     def _agreed(self, order: _Order | None) -> _Order:

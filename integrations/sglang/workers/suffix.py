@@ -184,7 +184,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
     def _launched(self, step: _Step, suffix: SuffixStep, planned: PlannedStep, result: BatchResult) -> None:
         """Starts the copy of a launched step's result on the first rank, and puts off the bookkeeping."""
         self._clock.stop(self._started, planned.took)
-        self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.lengths, result)
+        self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.padding, result)
         self.suffix.later(self._count, step, suffix, planned)
 
     def _count(self, step: _Step, suffix: SuffixStep, planned: PlannedStep) -> None:
