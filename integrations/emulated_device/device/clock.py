@@ -25,7 +25,7 @@ from agentspec.errors import ConfigError
 _MEASURED = "agentspec."
 _OURS = "agentspec.integrations.emulated_device"
 _MOST_TIMES_THE_CPU = 3.0
-"""A function of the host takes at most this many times its thread's CPU time."""
+"""Real time beyond this many times a function's CPU time is no time of the function: see Clock.seconds_of()."""
 
 
 class Clock:
@@ -98,14 +98,16 @@ class Clock:
     def seconds_of(self, function: Callable[[], object]) -> float:
         """Runs a function that a GPU's driver would run on a thread of its own, and returns the seconds it takes there.
 
-        These are the real seconds, as for all other time of the host, because the function may wait for threads that
-        work for it. They are bounded by three times the CPU time of this thread: beyond that, the function most likely
-        waited for a core, or for the interpreter's lock, which it would not need on the driver's thread.
+        These are the real seconds, as for all other time of the host, because the function may share its work with
+        other threads and wait for them. If they are more than three times this thread's CPU time, they are the CPU time
+        instead: then the function waited for a core, or to get the GIL back, which it would not need on the driver's
+        thread. A function that leaves nearly all of its work to other threads therefore counts too little.
         """
         began, began_thread = self.wall(), self._thread_time()
         function()
         on_cpu = self._thread_time() - began_thread
-        return max(min(self.wall() - began, _MOST_TIMES_THE_CPU * on_cpu), 0.0)
+        took = self.wall() - began
+        return max(took if took <= _MOST_TIMES_THE_CPU * on_cpu else on_cpu, 0.0)
 
     def sleep_until(self, moment: float) -> float:
         """Waits until `moment`, in emulated seconds, and returns the number of seconds waited.
