@@ -184,6 +184,11 @@ class Engine:
             return DraftBatch(*self._core.draft(ids, limits))
         return out.batch(len(ids), self._core.draft_into(ids, limits, out.native))
 
+    @property
+    def native(self) -> _core.Engine:
+        """The native engine, for native code that calls it."""
+        return self._core
+
     def rows(self, request_ids: Sequence[str]) -> _core.Rows:
         """Looks up the requests of a batch once, for all the steps that they take together.
 

@@ -31,12 +31,15 @@ from agentspec.integrations.sglang.drafting.breaker import Breaker
 from agentspec.integrations.sglang.drafting.draftless import START_TOKENS, DraftlessRows, Reason
 from agentspec.integrations.sglang.drafting.request_counts import RequestCounts
 from agentspec.integrations.sglang.drafting.requests import KeptOutput, RequestBook
-from agentspec.integrations.sglang.drafting.rows import roots_only
+from agentspec.integrations.sglang.drafting.rows import DraftedStep, roots_only
+from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
 from agentspec.integrations.sglang.kernels.kept_tokens import keep_what_plain_decoding_keeps
 from agentspec.integrations.sglang.metrics import AdminMetrics, Counters, StateMetrics, StoreMetrics
 from agentspec.integrations.sglang.setting_sources import resolve_for_process
-from agentspec.integrations.sglang.sglang_types import ModelConfig, Req, ServerArgs
+from agentspec.integrations.sglang.sglang_types import ModelConfig, ModelRunner, Req, ServerArgs
 from agentspec.integrations.sglang.store_setup import namespace_key, open_sharing, served_scope
+from agentspec.integrations.sglang.stream_order.host_functions import launcher, works
+from agentspec.integrations.sglang.stream_order.steps import AheadStep, StreamOrder
 from agentspec.integrations.sglang.tenants import Handling, Tenants
 from agentspec.integrations.sglang.widths.control import WidthControl, profile_key
 from agentspec.integrations.sglang.widths.kept_costs import KeptCosts
@@ -245,6 +248,65 @@ class SuffixDrafter:
     def abort(self, rid_prefix: str, everything: bool) -> None:
         self.guarded(self._book.abort, rid_prefix, everything)
 
+    def in_stream_order(
+        self, staging: VerifyStaging, runner: ModelRunner, backends: Sequence[object]
+    ) -> StreamOrder | None:
+        """Steps that run in stream order; None if the device, its attention backends or the controller cannot do so.
+
+        Args:
+            staging: Their memory.
+            runner: The target's.
+            backends: The attention backends of the steps. One that needs the lengths of texts on the host must wait.
+        """
+        device = torch.device(runner.device)
+        if self.control.plans_ahead is None or self.control.is_fixed:
+            return None
+        if any(getattr(backend, "needs_cpu_seq_lens", True) for backend in backends if backend is not None):
+            return None
+        launch = launcher(device)
+        if launch is None or not works(launch, device):
+            return None
+        return StreamOrder(
+            launch,
+            device,
+            self.engine.native,
+            self.control,
+            self.accepted,
+            staging,
+            max_rows=len(runner.req_to_token_pool.req_to_token),
+            max_width=self.max_width,
+        )
+
+    @property
+    def may_draft_now(self) -> bool:
+        """Whether drafting is allowed, after failures."""
+        return self._breaker.allow()
+
+    def verified_ahead(self, step: AheadStep, num_accepted: Sequence[int]) -> None:
+        """Counts a step in stream order whose result was processed, and learns from it. To be put off with later().
+
+        `num_accepted`: the number of accepted tokens of each row, bonus tokens not counted.
+        """
+        native = step.native
+        if native.error:
+            logger.error("agentspec could not draft in stream order; the step verified roots only: %s", native.error)
+            self.counters.add("draft_errors", 1)
+            self._breaker.failed()
+        else:
+            self._breaker.succeeded()
+        if native.num_lost:
+            self.counters.add("draft_errors", native.num_lost)
+        self.counters.add("verified_tokens", step.planned.num_tokens)
+        self.counters.add("drafting_seconds", native.seconds)
+        step.planned.plan = step.plan()
+        self.control.observe(step.planned, num_accepted)
+        had_draft = step.first_sources > 0
+        if not step.unites:
+            drafted = DraftedStep(step.first_sources, step.num_nodes)
+            drafted.count_drafted(self.counters)
+            drafted.count_accepted(self.counters, num_accepted)
+        self.drafted(step.requests, step.outcomes, had_draft, had_draft)
+
     def idle(self) -> None:
         """Called when the scheduler is idle. Closes the requests that ended in its last batch; no later step would."""
         self.settle()
@@ -374,9 +436,7 @@ class SuffixDrafter:
             had_draft: bool[b], whether the row had a draft.
             verified: bool[b], whether a drafted token of the row was verified.
         """
-        self._draftless.count(
-            outcomes, had_draft, verified, lambda row, outcome: self._reason(requests[row], outcome)
-        )
+        self._draftless.count(outcomes, had_draft, verified, lambda row, outcome: self._reason(requests[row], outcome))
         if not isinstance(outcomes, str):
             for row in np.flatnonzero(outcomes == Outcome.OTHER_TEXT).tolist():
                 self._astray.append(requests[row])

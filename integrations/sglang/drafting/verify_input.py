@@ -14,7 +14,6 @@ from agentspec.integrations.sglang.kernels import tree_union
 from agentspec.integrations.sglang.kernels.tree_layout import kernel_works, lay_out
 from agentspec.integrations.sglang.kernels.tree_union import ModelTensors, UnionLimits, num_integers
 
-
 PARTS = 3
 """Number of steps whose memory is in use at once."""
 

@@ -14,7 +14,9 @@ result, and settle() counts the step and learns from it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +39,9 @@ class ModelNumbers:
     """What a step is told of the draft model, to plan with it."""
 
     seconds: NDArray[np.float64]
-    """[w], seconds of the passes and of a verification of each width that the next step may have."""
+    """[w], seconds of the passes, of a verification of each width that the next step may have, and `extend`."""
+    extend: NDArray[np.float64]
+    """[w], seconds by which the draft model's reading of accepted tokens takes longer than in this step."""
     promised: NDArray[np.float64]
     """[b], accepted tokens that the draft model promises in each row."""
     fit: NDArray[np.bool_]
@@ -71,7 +75,7 @@ class NextStep:
     """What the draft model would add if it could draft for all rows."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class AheadStep:
     """A step from its launch until the scheduler has processed its result. Its arrays are valid as long."""
 
@@ -166,12 +170,12 @@ class StreamOrder:
         controller = control.plans_ahead
         assert controller is not None
         self._launch = launch
-        self._module = torch.get_device_module(device)
+        self._module: Any = torch.get_device_module(device)
         self._control = control
         self._accepted = accepted
         self._staging = staging
         self._max_width = max_width
-        self.stream: torch.Stream = self._module.Stream()
+        self.stream: Any = self._module.Stream()
         accepted.stream = self.stream
         with_model = controller.another()
         self._memories = []
@@ -210,7 +214,7 @@ class StreamOrder:
         """The most tokens in the KV cache of a row of the latest launched step, at most."""
 
     def plan(self) -> NextStep | None:
-        """The latest plan that is there; None before the first."""
+        """The latest plan that is there; None before the first. It does not change until the next launch."""
         for step in reversed(self._latest):
             if step.is_done:
                 self._plan = step.next
@@ -241,14 +245,12 @@ class StreamOrder:
         requests: list[Req],
         rows: Rows,
         padding: NDArray[np.int64] | None,
-        *,
-        width: int,
         context: int,
-        max_tokens: int,
-        unites: bool,
-        model: ModelNumbers | None,
-        widths: NDArray[np.int64],
-        seconds: NDArray[np.float64],
+        *,
+        may_draft: bool,
+        least_width: int = 1,
+        unites: bool = False,
+        model: Callable[[NDArray[np.int64], NDArray[np.float64]], ModelNumbers] | None = None,
     ) -> AheadStep:
         """Launches the host's part of a step of b rows, and the copy of its drafts to the device.
 
@@ -256,37 +258,41 @@ class StreamOrder:
             requests: SGLang's `Req`, one for each row.
             rows: The engine's rows of these requests.
             padding: int64[b], number of tokens in the KV cache that are not in the texts; None: there are none.
-            width: Number of nodes of each row that are verified.
-            context: Number of tokens in the KV cache over all rows, at most.
-            max_tokens: The most drafted tokens of a row.
+            context: What bound() gave.
+            may_draft: Whether suffix drafts are made.
+            least_width: The least number of nodes of a row that are verified.
             unites: Whether the device unites the drafts with the draft model's trees.
-            model: None without a draft model.
-            widths: int64[w], those that the next step may have, ascending from 1.
-            seconds: float64[w], of a verification of each.
+            model: Called with the widths that the next step may have, int64[w], and the seconds of a verification of
+                each, float64[w]. None without a draft model.
 
         Raises:
             ConfigError: The step is larger than the memory.
             DeviceError: The driver refuses the launch.
         """
-        b = len(requests)
+        b, control = len(requests), self._control
+        plan = self.plan()
+        width = control.padded(b, max(least_width, 1 if plan is None else plan.width))
+        widths = control.candidates(b)
+        seconds = control.seconds(b, widths, context)
+        numbers = None if model is None else model(widths, seconds)
         memory = self._memories[self._staging.ahead()]
         memory.native.prepare(
             written=self._accepted.take(),
             rows=rows,
             padding=padding,
-            max_tokens=max_tokens,
+            max_tokens=int(widths[-1]) - 1 if may_draft else 0,
             width=width,
             unites=unites,
-            suffixes=model is None or not model.alone,
+            suffixes=numbers is None or not numbers.alone,
             widths=widths,
-            seconds=seconds,
-            with_model=None if model is None else model.seconds,
-            rest=self._control.rest,
+            seconds=seconds if numbers is None else seconds + numbers.extend,
+            with_model=None if numbers is None else numbers.seconds,
+            rest=control.rest,
             exponent=self._exponent(),
-            promised=None if model is None else model.promised,
-            fit=None if model is None else model.fit,
-            passes=1 if model is None else model.passes,
-            must_pass=model is not None and model.must_pass,
+            promised=None if numbers is None else numbers.promised,
+            fit=None if numbers is None else numbers.fit,
+            passes=1 if numbers is None else numbers.passes,
+            must_pass=numbers is not None and numbers.must_pass,
         )
         with self._module.stream(self.stream):
             self._launch(memory.native)
@@ -295,7 +301,6 @@ class StreamOrder:
             else:
                 self._staging.copy_trees(b, width)
             memory.event.record(self.stream)
-        plan = self._plan
         step = AheadStep(
             memory.native,
             memory.event,
@@ -303,8 +308,8 @@ class StreamOrder:
             rows,
             padding,
             width,
-            self._control.launched_ahead(b, width, context),
-            model,
+            control.launched_ahead(b, width, context),
+            numbers,
             unites,
             float(seconds[min(int(widths.searchsorted(width)), len(widths) - 1)]),
             memory.num_nodes[:b],
@@ -320,4 +325,5 @@ class StreamOrder:
 
     def join(self, step: AheadStep) -> None:
         """Lets the current stream wait for the step's drafts."""
-        self._module.current_stream().wait_event(step.event)
+        stream: Any = self._module.current_stream()
+        stream.wait_event(step.event)
