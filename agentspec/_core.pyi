@@ -198,7 +198,9 @@ class DraftingStep:
         seconds: NDArray[np.float64],
         with_model: NDArray[np.float64] | None,
         rest: float,
+        speedup: float,
         exponent: float,
+        exponent_united: float,
         promised: NDArray[np.float64] | None,
         fit: NDArray[np.bool_] | None,
         passes: int,
@@ -208,7 +210,7 @@ class DraftingStep:
     @property
     def address(self) -> tuple[int, int]: ...
     @property
-    def next(self) -> tuple[bool, int, int, float, float, float, float, float, float]: ...
+    def next(self) -> tuple[bool, int, int, float, float, float, float, float]: ...
     @property
     def is_done(self) -> bool: ...
     @property

@@ -55,6 +55,8 @@ class GoodputController:
         self.costs = OnlineCosts(profile)
         self.bias = EstimateBias()
         """The correction of the estimates."""
+        self.bias_united = EstimateBias()
+        """The same for unions with a draft model's drafts, whose estimates are made before those drafts are known."""
         self._drafter = profile.drafter if profile is not None else None
         # A step waits for plan(), and each numpy call takes a microsecond.
         self.native = self.another()
@@ -94,7 +96,7 @@ class GoodputController:
             REASONS[reason],
             estimated[: width - 1],
             sizes[: width - 1],
-            not costs.covers(rows, width, context),
+            extrapolated=not costs.covers(rows, width, context),
         )
 
     def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
@@ -104,7 +106,8 @@ class GoodputController:
             self.native.renew_probes()
         if plan.num_nodes.any():
             accepted = float(num_accepted.sum())
-            self.bias.observe(plan.estimated, plan.sizes, accepted)
+            bias = self.bias_united if plan.united else self.bias
+            bias.observe(plan.estimated, plan.sizes, accepted)
             if plan.reason == "probe" and _exceeds(accepted, plan):
                 self.native.probe_succeeded()
         else:
@@ -115,6 +118,7 @@ class GoodputController:
             "controller": self.name,
             "width": float(self.native.width()),
             "bias": self.bias.exponent,
+            "bias_united": self.bias_united.exponent,
             "speedup": self.native.speedup(),
             "probes": float(self.native.num_probes()),
             **self.costs.describe(),

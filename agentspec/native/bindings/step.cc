@@ -58,7 +58,7 @@ class Step {
   void prepare(const nb::list& written, const Engine::Rows& rows, const std::optional<Vector<std::int64_t>>& padding,
                std::int32_t max_tokens, std::size_t width, bool unites, bool suffixes,
                const Vector<std::int64_t>& widths, const Vector<double>& seconds,
-               const std::optional<Vector<double>>& with_model, double rest, double exponent,
+               const std::optional<Vector<double>>& with_model, double rest, double speedup, double exponent, double exponent_united,
                const std::optional<Vector<double>>& promised, const std::optional<Vector<bool>>& fit,
                std::int64_t passes, bool must_pass) {
     if (!step_.is_done()) throw ConfigError("a step must be done before it is prepared again");
@@ -72,7 +72,9 @@ class Step {
                                            .seconds = copied<double>(std::optional(seconds)),
                                            .with_model = copied<double>(with_model),
                                            .rest = rest,
+                                           .speedup = speedup,
                                            .exponent = exponent,
+                                           .exponent_united = exponent_united,
                                            .promised = copied<double>(promised),
                                            .fit = copied<std::uint8_t>(fit),
                                            .passes = passes,
@@ -107,7 +109,7 @@ class Step {
   [[nodiscard]] nb::tuple next() const {
     const NextStep& next = step_.next();
     return nb::make_tuple(next.passes, next.width, static_cast<int>(next.reason), next.tokens, next.seconds,
-                          next.tokens_with_model, next.seconds_with_model, next.suffix_promise, next.model_gain);
+                          next.tokens_with_model, next.seconds_with_model, next.saved);
   }
 
   [[nodiscard]] const DraftingStep& step() const { return step_; }
@@ -132,7 +134,7 @@ void bind_step(nb::module_& m) {
            "sizes"_a.noconvert())
       .def("prepare", &Step::prepare, nb::kw_only(), "written"_a, "rows"_a, "padding"_a.noconvert().none(),
            "max_tokens"_a, "width"_a, "unites"_a, "suffixes"_a, "widths"_a.noconvert(), "seconds"_a.noconvert(),
-           "with_model"_a.noconvert().none(), "rest"_a, "exponent"_a, "promised"_a.noconvert().none(),
+           "with_model"_a.noconvert().none(), "rest"_a, "speedup"_a, "exponent"_a, "exponent_united"_a, "promised"_a.noconvert().none(),
            "fit"_a.noconvert().none(), "passes"_a, "must_pass"_a)
       .def("run", &Step::run)
       .def_prop_ro("address", &Step::address)

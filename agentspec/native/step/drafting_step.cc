@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <exception>
 #include <utility>
 
@@ -202,7 +203,11 @@ void DraftingStep::sum_columns(const Foreseen& drafts) {
       ++memory_.sizes[i];
     }
   }
-  for (const double estimate : memory_.estimated) expected_ += estimate;
+  const double exponent = order_.unites ? order_.planning.exponent_united : order_.planning.exponent;
+  for (std::size_t i = 0; i < columns && memory_.sizes[i] > 0; ++i) {
+    const auto size = static_cast<double>(memory_.sizes[i]);
+    expected_ += size * std::pow(std::min(memory_.estimated[i] / size, 1.0), exponent);
+  }
 }
 
 void DraftingStep::pack_trees() {
@@ -249,7 +254,8 @@ void DraftingStep::pack_for_union() {
   }
 }
 
-GoodputPlan DraftingStep::weigh(Goodput& goodput, const Foreseen& drafts, std::span<const double> seconds) {
+GoodputPlan DraftingStep::weigh(Goodput& goodput, const Foreseen& drafts, std::span<const double> seconds,
+                                double exponent) {
   const PlanningNumbers& planning = order_.planning;
   const auto columns = static_cast<std::size_t>(planning.widths.back() - 1);
   plan_nodes_.resize(order_.rows.size());
@@ -262,7 +268,7 @@ GoodputPlan DraftingStep::weigh(Goodput& goodput, const Foreseen& drafts, std::s
                        .seconds = seconds,
                        .context = static_cast<double>(context_),
                        .rest = planning.rest,
-                       .exponent = planning.exponent},
+                       .exponent = exponent},
                       {plan_nodes_, plan_estimated_, plan_sizes_});
 }
 
@@ -271,28 +277,28 @@ void DraftingStep::plan() {
   const PlanningNumbers& planning = order_.planning;
   if (planning.widths.empty() || order_.rows.size() == 0) return;
   const GoodputPlan alone =
-      weigh(suffix_only_, {spans_.offsets, spans_.parents, spans_.estimates}, planning.seconds);
+      weigh(suffix_only_, {spans_.offsets, spans_.parents, spans_.estimates}, planning.seconds, planning.exponent);
   next_ = {.passes = false,
            .width = alone.width,
            .reason = alone.reason,
            .tokens = alone.expected_tokens,
            .seconds = alone.taken};
-  for (std::size_t row = 0; row < order_.rows.size(); ++row) {
-    const double score = spans_.scores[row];
-    next_.suffix_promise += score;
-    if (!planning.promised.empty()) next_.model_gain += std::max(planning.promised[row] - score, 0.0);
-  }
   if (planning.with_model.empty()) return;
   const GoodputPlan both =
-      weigh(with_model_, {foreseen_.offsets, foreseen_.parents, foreseen_.estimates}, planning.with_model);
+      weigh(with_model_, {foreseen_.offsets, foreseen_.parents, foreseen_.estimates}, planning.with_model,
+            planning.exponent_united);
   next_.tokens_with_model = both.expected_tokens;
   next_.seconds_with_model = both.taken;
-  // What either brings beyond what its seconds are worth, by the better of the two runs.
-  const double worth = std::max(alone.worth, both.worth);
+  // What either brings beyond what its seconds are worth: the tokens that they yield in the run so far.
+  const double plain = static_cast<double>(order_.rows.size()) / (planning.seconds.front() + planning.rest);
+  const double worth =
+      planning.speedup > 0.0 ? plain * planning.speedup : std::max(alone.worth, both.worth);
   const auto value = [worth](const GoodputPlan& plan) {
     return plan.expected_tokens + plan.later - worth * plan.taken;
   };
-  if (planning.must_pass || value(both) > value(alone)) {
+  const double gained = value(both) - value(alone);
+  if (worth > 0.0) next_.saved = std::max(gained / worth, 0.0);
+  if (planning.must_pass || gained > 0.0) {
     next_.passes = true;
     next_.width = both.width;
     next_.reason = both.reason;

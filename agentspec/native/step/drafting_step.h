@@ -30,7 +30,9 @@ struct PlanningNumbers {
   std::vector<double> seconds;           // [w], of a verification of each width
   std::vector<double> with_model;        // [w], the same with the draft model's passes; empty: it never drafts
   double rest = 0.0;                     // seconds of a step besides these
+  double speedup = 0.0;                  // tokens of the latest steps over those of plain steps in the same time; 0: unknown
   double exponent = 1.0;                 // corrects the mean estimate of a column; see GoodputStep
+  double exponent_united = 1.0;          // the same for unions with the draft model's trees
   std::vector<double> promised;          // [b], accepted tokens that the draft model promises; or empty
   std::vector<std::uint8_t> fit;         // [b], whether the draft model can draft for the row; or empty
   std::int64_t passes = 1;               // tokens on the longest path of the draft model's trees
@@ -47,10 +49,7 @@ struct NextStep {
   double seconds = 0.0;
   double tokens_with_model = 0.0;
   double seconds_with_model = 0.0;
-  // Accepted tokens that the suffix drafts promise, and what the draft model would add if it could draft for all
-  // rows.
-  double suffix_promise = 0.0;
-  double model_gain = 0.0;
+  double saved = 0.0;  // seconds that the passes save against the step without them, >= 0
 };
 
 // Host memory of the caller that a step writes to, with room for `max_rows` rows of `max_width` nodes.
@@ -123,7 +122,7 @@ class DraftingStep {
   void pack_for_union();
   void plan();
   void roots_only();
-  GoodputPlan weigh(Goodput& goodput, const Foreseen& drafts, std::span<const double> seconds);
+  GoodputPlan weigh(Goodput& goodput, const Foreseen& drafts, std::span<const double> seconds, double exponent);
 
   Engine& engine_;
   Goodput& suffix_only_;

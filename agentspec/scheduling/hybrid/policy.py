@@ -269,11 +269,14 @@ class HybridPolicy:
         auto = self.config.rule == "expected" and self.config.tau == "auto" and self.merges
         return auto or self.config.tau in (0, math.inf)
 
-    def promised(self, request_ids: Sequence[str]) -> NDArray[np.float64]:
+    def promised(self, request_ids: Sequence[str], contexts: NDArray[np.int64]) -> NDArray[np.float64]:
         """float64[b], the accepted tokens that the draft model promises in each row. Begins a step that was planned
-        ahead."""
+        ahead.
+
+        `contexts`: int64[b], number of tokens of each text, roughly.
+        """
         self.lengths.next_step()
-        return self.lengths.expected_of(request_ids)
+        return self.lengths.expected_of(request_ids, contexts)
 
     def runs_passes(self, fit: NDArray[np.bool_], planned: bool) -> bool:
         """Whether the draft model's passes run in a step that was planned ahead.
@@ -330,6 +333,7 @@ class HybridPolicy:
         united: UnitedTrees,
         num_accepted: NDArray[np.int32],
         accepted: NDArray[np.int64],
+        contexts: NDArray[np.int64] | None = None,
     ) -> None:
         """Like observe(), for drafts that the device has made of both trees.
 
@@ -337,6 +341,7 @@ class HybridPolicy:
             request_ids, num_accepted, accepted: As in observe().
             rows: [b], the rows that wanted the draft model's tree.
             united: What the device has made.
+            contexts: int64[b], number of tokens of each text; None if unknown.
 
         Raises:
             ConfigError: An argument does not have b rows, or `accepted` has too few columns.
@@ -347,7 +352,8 @@ class HybridPolicy:
         counts = np.ascontiguousarray(num_accepted, np.int32)
         lengths = united.model_accepted(np.ascontiguousarray(accepted, np.int64), counts)
         widest = int(united.num_nodes.max())
-        self._observe_model(request_ids, rows, widest, united.verified, lengths, united.model_expected(), counts)
+        expected = united.model_expected()
+        self._observe_model(request_ids, rows, widest, united.verified, lengths, expected, counts, contexts)
 
     def _observe_model(
         self,
@@ -358,14 +364,18 @@ class HybridPolicy:
         lengths: NDArray[np.int32],
         expected: NDArray[np.float64],
         counts: NDArray[np.int32],
+        contexts: NDArray[np.int64] | None = None,
     ) -> None:
         """Learns how good the draft model's trees were in the rows in which it `ran`."""
         self._model_nodes += _WIDTH_RATE * (widest - self._model_nodes)
         # If a tree was not verified, it is unknown whether the text after the bonus token would have followed it too.
         hidden = ~verified & (lengths > counts)
         learnt = np.where(hidden, np.maximum(lengths, self.calibration.factor * expected), lengths)
-        for i, length in zip(np.flatnonzero(ran).tolist(), learnt[ran].tolist(), strict=True):
-            self.lengths.observe(request_ids[i], length)
+        of_context = np.zeros(len(ran), np.int64) if contexts is None else contexts
+        for i, length, context in zip(
+            np.flatnonzero(ran).tolist(), learnt[ran].tolist(), of_context[ran].tolist(), strict=True
+        ):
+            self.lengths.observe(request_ids[i], length, context)
         # Trees that were not verified reveal only their failures, which would bias the factor.
         known = ran & verified & (expected > 0.0)
         self.calibration.observe(lengths[known].astype(np.float64), expected[known])

@@ -14,7 +14,7 @@ result, and settle() counts the step and learns from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,7 @@ class ModelNumbers:
     promised: NDArray[np.float64]
     """[b], accepted tokens that the draft model promises in each row."""
     fit: NDArray[np.bool_]
-    """[b], whether the draft model can draft for the row."""
+    """[b], whether the draft model can draft for the row. If it can for none, all may count as fit, for the plan alone."""
     passes: int
     """Number of tokens on the longest path of its trees."""
     must_pass: bool = False
@@ -69,10 +69,8 @@ class NextStep:
     """Predicted seconds of that step."""
     tokens_with_model: float
     seconds_with_model: float
-    suffix_promise: float
-    """Accepted tokens that the suffix drafts promise over all rows."""
-    model_gain: float
-    """What the draft model would add if it could draft for all rows."""
+    saved: float
+    """Seconds that the passes save against the step without them, >= 0."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +88,9 @@ class AheadStep:
     model: ModelNumbers | None
     unites: bool
     predicted_seconds: float
+    """Of the verification."""
+    plain_tokens: float
+    """What plain decoding would have brought in the predicted time of the whole step."""
     num_nodes: NDArray[np.int32]
     """[b], the most drafted nodes that are verified; fewer if the device unites drafts."""
     first_sources: NDArray[np.uint8]
@@ -127,7 +128,26 @@ class AheadStep:
             REASONS[self.reason],
             self.estimated,
             self.sizes,
+            self.unites,
         )
+
+
+class Speedup:
+    """Tokens of the latest steps, over those that plain decoding would have brought in the same time."""
+
+    _FORGETTING = 0.98
+
+    def __init__(self) -> None:
+        self._tokens = self._plain = 0.0
+
+    @property
+    def value(self) -> float:
+        """0 before the first step."""
+        return self._tokens / self._plain if self._plain else 0.0
+
+    def observe(self, tokens: int, plain_tokens: float) -> None:
+        self._tokens = self._FORGETTING * self._tokens + tokens
+        self._plain = self._FORGETTING * self._plain + plain_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +225,14 @@ class StreamOrder:
                 sizes=sizes,
             )
             self._memories.append(_Memory(native, self._module.Event(), *arrays))
-        self._exponent = lambda: controller.bias.exponent
+        self._biases = controller.bias, controller.bias_united
+        self.speedup = Speedup()
         self._latest: list[AheadStep] = []
         self._plan: NextStep | None = None
         # Upper bounds on the tokens in the KV cache, over all rows of the latest step and in one row.
         self._context = 0
+        self.lengths: NDArray[np.int64] = np.zeros(0, np.int64)
+        """int64[b], number of tokens of each text when the requests became a batch, for the latest batch."""
         self.longest = 0
         """The most tokens in the KV cache of a row of the latest launched step, at most."""
 
@@ -238,6 +261,7 @@ class StreamOrder:
             lengths = [len(request.origin_input_ids) + len(request.output_ids) for request in requests]
             self._context = sum(lengths) + 2 * rows * self._max_width
             self.longest = max(lengths) + 2 * self._max_width
+            self.lengths = np.array(lengths, np.int64)
         return self._context
 
     def launch(
@@ -288,7 +312,9 @@ class StreamOrder:
             seconds=seconds if numbers is None else seconds + numbers.extend,
             with_model=None if numbers is None else numbers.seconds,
             rest=control.rest,
-            exponent=self._exponent(),
+            speedup=self.speedup.value,
+            exponent=self._biases[0].exponent,
+            exponent_united=self._biases[1].exponent,
             promised=None if numbers is None else numbers.promised,
             fit=None if numbers is None else numbers.fit,
             passes=1 if numbers is None else numbers.passes,
@@ -301,6 +327,8 @@ class StreamOrder:
             else:
                 self._staging.copy_trees(b, width)
             memory.event.record(self.stream)
+        predicted = float(seconds[min(int(widths.searchsorted(width)), len(widths) - 1)])
+        passes = 0.0 if numbers is None or not unites else float(numbers.seconds[0] - numbers.extend[0] - seconds[0])
         step = AheadStep(
             memory.native,
             memory.event,
@@ -311,7 +339,8 @@ class StreamOrder:
             control.launched_ahead(b, width, context),
             numbers,
             unites,
-            float(seconds[min(int(widths.searchsorted(width)), len(widths) - 1)]),
+            predicted,
+            b * (control.rest + predicted + passes) / (control.rest + float(seconds[0])),
             memory.num_nodes[:b],
             memory.first_sources[:b],
             memory.outcomes[:b],
@@ -322,6 +351,25 @@ class StreamOrder:
         )
         self._latest = [*self._latest[-(PARTS - 2) :], step]
         return step
+
+    def describe(self) -> dict[str, object]:
+        """The latest plan with the numbers that made it: expected tokens and milliseconds of a step with suffix drafts
+        alone, and of one with the draft model's passes; and how much faster than plain decoding the latest steps were."""
+        plan = self.plan()
+        shown = {} if plan is None else {
+            "passes": plan.passes,
+            "width": plan.width,
+            "reason": REASONS[plan.reason],
+            "tokens": plan.tokens,
+            "ms": plan.seconds * 1e3,
+            "tokens_with_model": plan.tokens_with_model,
+            "ms_with_model": plan.seconds_with_model * 1e3,
+        }  # fmt: skip
+        return {"speedup": self.speedup.value, "plan": shown}
+
+    def observe(self, step: AheadStep, num_accepted: Sequence[int]) -> None:
+        """Learns what a step has brought. `num_accepted`: accepted tokens of each row, bonus tokens not counted."""
+        self.speedup.observe(len(num_accepted) + sum(num_accepted), step.plain_tokens)
 
     def join(self, step: AheadStep) -> None:
         """Lets the current stream wait for the step's drafts."""

@@ -200,6 +200,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
                 "drafts_united_on": "host" if self._order is None else "device",
                 **self.policy.describe(),
             },
+            "stream_order": None if self._order is None else self._order.describe(),
             **self.suffix.describe(),
         }
 
@@ -273,9 +274,11 @@ class _Hybrid(_Worker):  # type: ignore[misc]
     def _observe_ahead(self, done: AheadStep, num_accepted: list[int]) -> None:
         """_observe() for a step in stream order."""
         assert done.read is not None and done.model is not None
+        assert self._order is not None
+        self._order.observe(done, num_accepted)
         self.suffix.verified_ahead(done, num_accepted)
-        rows = len(done.requests)
-        self._pause.observe_step(self._saved(done, rows), done.unites, self.policy.costs.extend(rows * done.width))
+        extend = self.policy.costs.extend(len(done.requests) * done.width)
+        self._pause.observe_step(done.next.saved, done.unites, extend)
         if not done.unites:
             return
         found, width = done.read.wait(), done.width
@@ -287,15 +290,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         drafted.count_accepted(self.counters, num_accepted)
         rids = [request.rid for request in done.requests]
         wanted = done.model.fit & (done.ends >= 0)
-        self.policy.observe_union(rids, wanted, united, (found[:, 0] - 1).astype(np.int32), found[:, 1 : 1 + width])
-
-    def _saved(self, done: AheadStep, rows: int) -> float:
-        """Seconds that the passes would save if all rows had a state of the draft model, as `PauseRule` wants them."""
-        if self.policy.config.tau == math.inf:
-            return math.inf
-        plan = done.next
-        tokens = rows + plan.suffix_promise
-        return max((tokens + plan.model_gain) / tokens * plan.seconds - plan.seconds_with_model, 0.0)
+        counts = (found[:, 0] - 1).astype(np.int32)
+        self.policy.observe_union(rids, wanted, united, counts, found[:, 1 : 1 + width], done.ends)
 
     def forward_batch_generation(
         self, batch: ScheduleBatch, on_publish: object = None, **kwargs: object
@@ -412,7 +408,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
                 may_draft=self.suffix.may_draft_now,
                 least_width=1 if trees is None or (plan is not None and plan.passes) else worker.shape.steps + 1,
                 unites=trees is not None,
-                model=partial(self._model_numbers, [request.rid for request in requests], fit),
+                model=partial(self._model_numbers, [request.rid for request in requests], order.lengths, fit),
             )
         except Exception:
             self.suffix.failed("agentspec could not launch drafts in stream order; this step waits for them")
@@ -423,7 +419,12 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         return step, trees
 
     def _model_numbers(
-        self, rids: list[str], fit: NDArray[np.bool_], widths: NDArray[np.int64], seconds: NDArray[np.float64]
+        self,
+        rids: list[str],
+        contexts: NDArray[np.int64],
+        fit: NDArray[np.bool_],
+        widths: NDArray[np.int64],
+        seconds: NDArray[np.float64],
     ) -> ModelNumbers:
         costs, b, widest = self.policy.costs, len(rids), int(widths[-1])
         slope = 0.0
@@ -434,8 +435,9 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         return ModelNumbers(
             seconds=seconds + extend + costs.draft(b),
             extend=extend,
-            promised=self.policy.promised(rids),
-            fit=fit,
+            promised=self.policy.promised(rids, contexts),
+            # If the draft model is paused, the plan tells what it would save.
+            fit=fit if fit.any() else np.ones(b, np.bool_),
             passes=self._draft_worker.shape.steps,
             must_pass=tau == math.inf,
             alone=tau == math.inf,

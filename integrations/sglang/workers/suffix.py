@@ -120,6 +120,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             "width": "fixed" if self.suffix.control.is_fixed else "varying",
             "graphs": self._tiers.describe(),
             "padding_skipped": compat.padding_skipped(self.model_runner),
+            "stream_order": None if self._order is None else self._order.describe(),
             **self.suffix.describe(),
         }
 
@@ -155,6 +156,8 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             return
         step = self._pending.popleft()
         if isinstance(step, AheadStep):
+            assert self._order is not None
+            self._order.observe(step, num_correct_drafts_per_req)
             self.suffix.later(self.suffix.verified_ahead, step, num_correct_drafts_per_req)
         elif step.suffix is not None:
             self.suffix.later(self._observe, step, num_correct_drafts_per_req)
