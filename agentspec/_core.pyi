@@ -89,6 +89,22 @@ class Engine:
     def rows(self, request_ids: tuple[str, ...]) -> Rows: ...
     def grow(self, rows: Rows, accepted: NDArray[np.int64], lengths: NDArray[np.int64] | None) -> int: ...
     def learn(self, rows: Rows) -> None: ...
+    def follow(
+        self,
+        rows: Rows,
+        accepted: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        padding: NDArray[np.int64] | None,
+    ) -> int: ...
+    def draft_followed(
+        self,
+        rows: Rows,
+        padding: NDArray[np.int64] | None,
+        max_tokens: int,
+        out: DraftBuffers,
+        ends: NDArray[np.int64],
+    ) -> int: ...
+    def complete(self, request_id: str, output: NDArray[np.int32]) -> None: ...
     def draft_rows(self, rows: Rows, lengths: NDArray[np.int64] | None, max_tokens: int, out: DraftBuffers) -> int: ...
     def extend(self, request_id: str, tokens: NDArray[np.int32]) -> None: ...
     def draft(
@@ -155,6 +171,70 @@ class Objective(enum.Enum):
     AHEAD = 0
     RUN = 1
     STEP = 2
+
+class DraftingStep:
+    """The host's part of a decode step, which a device runs in the order of a stream."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        suffix_only: Goodput,
+        with_model: Goodput,
+        max_rows: int,
+        max_width: int,
+        max_drafted: int,
+        trees: NDArray[np.int64],
+        packed: NDArray[np.int32],
+        num_nodes: NDArray[np.int32],
+        first_sources: NDArray[np.uint8],
+        outcomes: NDArray[np.uint8],
+        ends: NDArray[np.int64],
+        rooms: NDArray[np.int32],
+        estimated: NDArray[np.float64],
+        sizes: NDArray[np.int64],
+    ) -> None: ...
+    def prepare(
+        self,
+        *,
+        written: list[tuple[Rows, NDArray[np.int64], NDArray[np.int64] | None, NDArray[np.int64] | None]],
+        rows: Rows,
+        padding: NDArray[np.int64] | None,
+        max_tokens: int,
+        width: int,
+        unites: bool,
+        suffixes: bool,
+        widths: NDArray[np.int64],
+        seconds: NDArray[np.float64],
+        with_model: NDArray[np.float64] | None,
+        rest: float,
+        speedup: float,
+        exponent: float,
+        exponent_united: float,
+        promised: NDArray[np.float64] | None,
+        fit: NDArray[np.bool_] | None,
+        passes: int,
+        must_pass: bool,
+    ) -> None: ...
+    def run(self) -> None: ...
+    @property
+    def address(self) -> tuple[int, int]: ...
+    @property
+    def next(self) -> tuple[bool, int, int, float, float, float, float, float]: ...
+    @property
+    def is_done(self) -> bool: ...
+    @property
+    def error(self) -> str: ...
+    @property
+    def num_lost(self) -> int: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def longest(self) -> int: ...
+    @property
+    def expected(self) -> float: ...
+    @property
+    def seconds(self) -> float: ...
 
 class Goodput:
     """The state of the goodput controller, and its decisions. Shapes: b rows, n nodes, c = widths[-1] - 1 columns."""

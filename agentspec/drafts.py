@@ -180,6 +180,8 @@ class DraftBuffers:
         b = self._batch
         self.lengths: NDArray[np.int64] = np.zeros(max_rows, np.int64)
         """[max_rows], length of each row's text in tokens. `Engine.draft_rows()` writes the lengths and the rooms."""
+        self.ends: NDArray[np.int64] = np.zeros(max_rows, np.int64)
+        """[max_rows], number of tokens in each row's KV cache. `Engine.draft_followed()` writes it."""
         self.rooms: NDArray[np.int32] = np.zeros(max_rows, np.int32)
         """[max_rows], number of nodes that each row's limits allowed, its root not counted."""
         self.native = _core.DraftBuffers(

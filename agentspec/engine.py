@@ -189,6 +189,11 @@ class Engine:
             return DraftBatch(*self._core.draft(ids, limits))
         return out.batch(len(ids), self._core.draft_into(ids, limits, out.native))
 
+    @property
+    def native(self) -> _core.Engine:
+        """The native engine, for native code that calls it."""
+        return self._core
+
     def rows(self, request_ids: Sequence[str]) -> _core.Rows:
         """Looks up the requests of a batch once, for all the steps that they take together.
 
@@ -218,6 +223,29 @@ class Engine:
         """
         return self._core.grow(rows, accepted, lengths)
 
+    def follow(
+        self,
+        rows: _core.Rows,
+        accepted: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        padding: NDArray[np.int64] | None = None,
+    ) -> int:
+        """Appends the tokens that a forward wrote, like grow(), to the texts that lack exactly these tokens.
+
+        Args:
+            rows: The b requests of the forward.
+            accepted: int64[b, 1 + w], as in grow().
+            ends: int64[b], number of tokens in the KV cache after the forward. The last accepted token has no KV yet.
+            padding: int64[b], number of these tokens that are not in the text; None: all are.
+
+        Returns:
+            The number of rows that lost their index, as grow() does.
+
+        Raises:
+            ConfigError: The arrays do not have b rows.
+        """
+        return self._core.follow(rows, accepted, ends, padding)
+
     def learn(self, rows: _core.Rows) -> None:
         """Updates the estimates of the rows' namespaces with the tokens that grow() appended."""
         self._core.learn(rows)
@@ -240,6 +268,29 @@ class Engine:
             ConfigError: `max_tokens` is negative, `lengths` does not have b rows, or `out` is too small.
         """
         return out.batch(len(rows), self._core.draft_rows(rows, lengths, max_tokens, out.native))
+
+    def draft_followed(
+        self, rows: _core.Rows, *, out: DraftBuffers, padding: NDArray[np.int64] | None = None, max_tokens: int
+    ) -> DraftBatch:
+        """Drafts like draft_rows(). A row whose text is not what follow() last reported gets its root only.
+
+        The first b of `out.ends` are set to what was reported: the number of tokens in each row's KV cache, or -1.
+        """
+        nodes = self._core.draft_followed(rows, padding, max_tokens, out.native, out.ends[: len(rows)])
+        return out.batch(len(rows), nodes)
+
+    def complete(self, request_id: str, output: TokenArray) -> None:
+        """Appends the tokens of an output that the request's text lacks. follow() cannot append any of them meanwhile.
+
+        Args:
+            request_id: An open request.
+            output: All tokens of the output so far.
+
+        Raises:
+            TokenError: `output` is not a 1-D array of integers or has an id outside the vocabulary.
+            UnknownRequestError: The request is not open.
+        """
+        self._core.complete(request_id, _as_int32("output", output))
 
     def close(self, request_id: str, keep: bool = True, *, num_output_tokens: int | None = None) -> int | None:
         """Ends a request.

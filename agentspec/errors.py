@@ -13,6 +13,7 @@
     │   ├── BrokenLogError                  some logs cannot be appended to
     │   └── RecordError (ValueError)        a record in it is damaged, of a newer format, foreign or encrypted
     ├── InstallationError (ImportError)     files of another project are mixed with agentspec's
+    ├── DeviceError (RuntimeError)          a device's driver refuses a call
     ├── UnsupportedError (RuntimeError)     the host uses a combination of features that agentspec refuses
     ├── ManagementError (RuntimeError)      a request to manage a running server is refused, or its job failed
     └── ServerError (RuntimeError)          a server that agentspec started or called failed
@@ -106,6 +107,10 @@ class RecordError(StoreError, ValueError):
 
 class InstallationError(AgentspecError, ImportError):
     """Files of another project are mixed with agentspec's files, so neither project works."""
+
+
+class DeviceError(AgentspecError, RuntimeError):
+    """A device's driver refuses a call."""
 
 
 class UnsupportedError(AgentspecError, RuntimeError):

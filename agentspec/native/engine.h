@@ -151,6 +151,11 @@ class Engine {
   // cannot grow, loses its index and gets no more drafts. Returns the number of such rows.
   std::size_t grow(const Rows& rows, std::span<const std::int64_t> accepted, std::size_t width,
                    std::span<const std::int64_t> lengths);
+  // Like grow(), for a forward after which row i has ends[i] tokens in the KV cache, of which padding[i] are
+  // not in its text (`padding` may be empty). The last accepted token has no KV yet. A row grows only if its
+  // text lacks exactly these tokens. The ends are kept for draft_followed().
+  std::size_t follow(const Rows& rows, std::span<const std::int64_t> accepted, std::size_t width,
+                     std::span<const std::int64_t> ends, std::span<const std::int64_t> padding);
   // Learns from what grow() appended. It is a call of its own because the next draft does not need its
   // result.
   void learn(const Rows& rows);
@@ -158,6 +163,13 @@ class Engine {
   // empty, a row whose text has another length gets only its root.
   std::size_t draft(const Rows& rows, std::span<const std::int64_t> lengths, std::int32_t max_tokens,
                     const DraftSpans& out);
+  // Drafts like the call above. A row whose text is not what follow() last reported gets only its root.
+  // Writes to `ends`, [b], what was reported; -1 if nothing was.
+  std::size_t draft_followed(const Rows& rows, std::span<const std::int64_t> padding,
+                             std::int32_t max_tokens, const DraftSpans& out, std::span<std::int64_t> ends);
+  // Appends the tokens of an output that the request's text lacks, in one call, so that follow() cannot
+  // append some of them meanwhile.
+  void complete(const std::string& request_id, std::span<const Token> output);
   void extend(const std::string& request_id, std::span<const Token> tokens);
   // Drafts for a batch. `max_tokens` is empty or gives each row's limit; no limit may be negative. A request
   // whose index is not built yet gets only its root. `batch` is overwritten and its memory is reused.
@@ -270,6 +282,7 @@ class Engine {
     std::vector<KnownMatch> new_matches;
     Draft draft;
     Outcome outcome = Outcome::kDrafted;  // of the last draft
+    std::int64_t end = -1;  // number of tokens in the KV cache, as follow() last reported it
 
     [[nodiscard]] std::size_t length() const { return num_prompt_tokens + output.size(); }
   };
@@ -323,6 +336,10 @@ class Engine {
   void learn(Request& request, std::span<const DraftNode> drafted, std::span<const Token> tokens);
   void learn_judged(Request& request);
   bool grow(Request& request, std::span<const std::int64_t> tokens);
+  std::size_t grow_locked(const Rows& rows, std::span<const std::int64_t> accepted, std::size_t width,
+                          std::span<const std::int64_t> lengths);
+  std::size_t draft_locked(const Rows& rows, std::span<const std::int64_t> lengths, std::int32_t max_tokens,
+                           const DraftSpans& out);
   std::size_t draft_into(const DraftSpans& out);
   void find_rows(std::span<const std::string_view> request_ids, std::span<const std::int32_t> max_tokens);
   void draft_rows(DraftBatch& batch);
@@ -343,8 +360,9 @@ class Engine {
   // By output id. An erased output is removed from the map, and is then not added, or not added any further.
   std::unordered_map<std::uint64_t, Waiting> waiting_;
   std::uint64_t next_waiting_ = 1;
-  std::vector<RequestPtr> rows_;  // scratch of draft(), like the next three
+  std::vector<RequestPtr> rows_;  // scratch of draft(), like the next four
   std::vector<std::int32_t> limits_;
+  std::vector<std::int64_t> lengths_;
   std::vector<const Request*> sorted_;
   DraftBatch batch_;
   std::vector<RequestPtr> to_show_;  // requests whose siblings do not see all of their output yet

@@ -105,9 +105,14 @@ std::size_t Engine::grow(const Rows& rows, std::span<const std::int64_t> accepte
                       std::to_string(b) + "] or nothing, got " + std::to_string(accepted.size()) + " and " +
                       std::to_string(lengths.size()) + " elements; pass those of the rows' step");
   }
-  std::size_t num_lost = 0;
   const std::lock_guard lock(mutex_);
-  for (std::size_t row = 0; row < b; ++row) {
+  return grow_locked(rows, accepted, width, lengths);
+}
+
+std::size_t Engine::grow_locked(const Rows& rows, std::span<const std::int64_t> accepted, std::size_t width,
+                                std::span<const std::int64_t> lengths) {
+  std::size_t num_lost = 0;
+  for (std::size_t row = 0; row < rows.size(); ++row) {
     Request* const request = rows.requests_[row].get();
     if (request == nullptr || !request->is_open) continue;
     if (!lengths.empty() && request->length() != static_cast<std::size_t>(lengths[row])) continue;
@@ -122,6 +127,36 @@ std::size_t Engine::grow(const Rows& rows, std::span<const std::int64_t> accepte
     }
   }
   return num_lost;
+}
+
+std::size_t Engine::follow(const Rows& rows, std::span<const std::int64_t> accepted, std::size_t width,
+                           std::span<const std::int64_t> ends, std::span<const std::int64_t> padding) {
+  const std::size_t b = rows.size();
+  if (width == 0 || accepted.size() != b * width || ends.size() != b ||
+      (!padding.empty() && padding.size() != b)) {
+    throw ConfigError("accepted must be [" + std::to_string(b) + ", width], ends [" + std::to_string(b) +
+                      "] and padding the same or nothing, got " + std::to_string(accepted.size()) + ", " +
+                      std::to_string(ends.size()) + " and " + std::to_string(padding.size()) +
+                      " elements; pass those of one forward");
+  }
+  const std::lock_guard lock(mutex_);
+  lengths_.resize(b);
+  for (std::size_t row = 0; row < b; ++row) {
+    // The last accepted token has no KV yet.
+    lengths_[row] = ends[row] + 1 - (padding.empty() ? 0 : padding[row]) - accepted[row * width];
+    if (Request* const request = rows.requests_[row].get()) request->end = ends[row];
+  }
+  return grow_locked(rows, accepted, width, lengths_);
+}
+
+void Engine::complete(const std::string& request_id, std::span<const Token> output) {
+  check_tokens(output);
+  const std::lock_guard lock(mutex_);
+  const RequestPtr request = find(request_id);
+  const std::size_t known = request->output.size();
+  if (known >= output.size()) return;
+  const std::vector<std::int64_t> tokens(output.begin() + static_cast<std::ptrdiff_t>(known), output.end());
+  if (grow(*request, tokens)) show_later(request);
 }
 
 void Engine::match_part(Request& request, const IndexPart& part, std::uint64_t id, std::size_t& known,
@@ -252,6 +287,31 @@ std::size_t Engine::draft(const Rows& rows, std::span<const std::int64_t> length
                       std::to_string(max_tokens) + " and " + std::to_string(lengths.size()) + " lengths");
   }
   const std::lock_guard lock(mutex_);
+  return draft_locked(rows, lengths, max_tokens, out);
+}
+
+std::size_t Engine::draft_followed(const Rows& rows, std::span<const std::int64_t> padding,
+                                   std::int32_t max_tokens, const DraftSpans& out,
+                                   std::span<std::int64_t> ends) {
+  const std::size_t b = rows.size();
+  if (max_tokens < 0 || ends.size() != b || (!padding.empty() && padding.size() != b)) {
+    throw ConfigError("max_tokens must be >= 0, ends [" + std::to_string(b) +
+                      "] and padding the same or nothing, got " + std::to_string(max_tokens) + ", " +
+                      std::to_string(ends.size()) + " and " + std::to_string(padding.size()) + " elements");
+  }
+  const std::lock_guard lock(mutex_);
+  lengths_.resize(b);
+  for (std::size_t row = 0; row < b; ++row) {
+    const Request* const request = rows.requests_[row].get();
+    ends[row] = request == nullptr ? -1 : request->end;
+    lengths_[row] = ends[row] < 0 ? -1 : ends[row] + 1 - (padding.empty() ? 0 : padding[row]);
+  }
+  return draft_locked(rows, lengths_, max_tokens, out);
+}
+
+std::size_t Engine::draft_locked(const Rows& rows, std::span<const std::int64_t> lengths,
+                                 std::int32_t max_tokens, const DraftSpans& out) {
+  const std::size_t b = rows.size();
   rows_.assign(rows.requests_.begin(), rows.requests_.end());
   limits_.clear();
   const std::int32_t most = std::min(max_tokens, config_.max_draft_tokens);

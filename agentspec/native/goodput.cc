@@ -204,8 +204,35 @@ double LookAhead::later_tokens(std::span<const double> gains, std::span<const do
 Goodput::Goodput(const GoodputConfig& config)
     : config_(config), probes_(config.probe_share, config.knows_costs) {}
 
+void Goodput::probe_succeeded() {
+  const std::lock_guard lock(mutex_);
+  probes_.succeed();
+}
+
+void Goodput::renew_probes() {
+  const std::lock_guard lock(mutex_);
+  probes_.renew();
+}
+
+std::int64_t Goodput::width() const {
+  const std::lock_guard lock(mutex_);
+  return width_;
+}
+
+std::int64_t Goodput::num_probes() const {
+  const std::lock_guard lock(mutex_);
+  return probes_.num_probes();
+}
+
+std::optional<double> Goodput::speedup() const {
+  const std::lock_guard lock(mutex_);
+  if (!speedup_.is_known()) return std::nullopt;
+  return speedup_.value();
+}
+
 GoodputPlan Goodput::plan(const GoodputStep& step, const PlanArrays& out) {
   check(step, out);
+  const std::lock_guard lock(mutex_);
   const auto rows = static_cast<double>(step.offsets.size() - 1);
   if (step.ragged) rank(step);
   sum_columns(step);
@@ -250,6 +277,9 @@ GoodputPlan Goodput::plan(const GoodputStep& step, const PlanArrays& out) {
   plan.width = step.widths[choice];
   plan.expected_tokens = expected_[choice];
   plan.seconds = seconds_[choice];
+  plan.taken = taken_[choice];
+  plan.later = later_[choice];
+  plan.worth = worth;
   write(step, plan, out);
   return plan;
 }

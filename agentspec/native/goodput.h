@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
@@ -62,6 +63,9 @@ struct GoodputPlan {
   std::int64_t num_tokens = 0;   // verified tokens over the batch, padding included
   double expected_tokens = 0.0;  // accepted and bonus tokens over the batch
   double seconds = 0.0;          // predicted for the verification
+  double taken = 0.0;            // of the whole step
+  double later = 0.0;            // tokens that the width leaves to later steps, beyond mean drafts
+  double worth = 0.0;            // tokens that a second yields in the run
   PlanReason reason = PlanReason::kNothingDrafted;
 };
 
@@ -156,7 +160,7 @@ class LookAhead {
 // width, column i holds the i-th drafted node of every row. If not, a step may take any nodes, and column i
 // holds the i-th group of b nodes in the batch's order, best first.
 //
-// Not thread-safe.
+// Thread-safe.
 class Goodput {
  public:
   explicit Goodput(const GoodputConfig& config);
@@ -168,13 +172,13 @@ class Goodput {
   // before its parent where parents matter, or if widths do not ascend from 1.
   GoodputPlan plan(const GoodputStep& step, const PlanArrays& out);
   // The last probe brought more than expected.
-  void probe_succeeded() { probes_.succeed(); }
+  void probe_succeeded();
   // Costs have proved wrong; see Probes::renew().
-  void renew_probes() { probes_.renew(); }
+  void renew_probes();
 
-  [[nodiscard]] std::int64_t width() const { return width_; }
-  [[nodiscard]] const Probes& probes() const { return probes_; }
-  [[nodiscard]] const Speedup& speedup() const { return speedup_; }
+  [[nodiscard]] std::int64_t width() const;
+  [[nodiscard]] std::int64_t num_probes() const;
+  [[nodiscard]] std::optional<double> speedup() const;  // see Speedup; nothing before the first step
 
  private:
   void rank(const GoodputStep& step);
@@ -185,7 +189,8 @@ class Goodput {
   std::pair<std::size_t, PlanReason> choose(std::span<const std::int64_t> widths, double worth);
   void write(const GoodputStep& step, GoodputPlan& plan, const PlanArrays& out) const;
 
-  GoodputConfig config_;
+  const GoodputConfig config_;
+  mutable std::mutex mutex_;  // guards all members below
   Probes probes_;
   Speedup speedup_;
   LookAhead look_ahead_;

@@ -50,6 +50,28 @@ def check_server(state: ServerState, metrics: str | None) -> list[Finding]:
     ]
 
 
+def check_driver(launches: bool | None) -> list[Finding]:
+    """Checks the GPU driver of the server's machine.
+
+    Args:
+        launches: Whether the driver can launch functions of the host; None: the machine has no GPU that asks for it.
+    """
+    if launches is None:
+        return []
+    if launches:
+        seen = "this machine's GPU driver launches functions of the host (cuLaunchHostFunc)"
+        return [Finding(severity=OK, name="gpu-driver", seen=seen)]
+    return [
+        Finding(
+            severity=WARNING,
+            name="gpu-driver",
+            seen="this machine's GPU driver cannot launch functions of the host: it has no cuLaunchHostFunc",
+            means="each step waits for the tokens that the step before accepted, and the GPU idles while it is drafted for",
+            remedy="install a driver of CUDA 10.0 or newer",
+        )
+    ]
+
+
 def _replay() -> Finding:
     return Finding(
         severity=ERROR,

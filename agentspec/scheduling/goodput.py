@@ -20,7 +20,7 @@ _OBJECTIVES: dict[Objective, _core.Objective] = {
     "run": _core.Objective.RUN,
     "step": _core.Objective.STEP,
 }
-_REASONS: tuple[Reason, ...] = ("best", "held", "probe", "nothing-drafted")
+REASONS: tuple[Reason, ...] = ("best", "held", "probe", "nothing-drafted")
 """In the order of PlanReason in agentspec/native/goodput.h."""
 _LUCK = 1.5
 """Standard deviations."""
@@ -55,14 +55,22 @@ class GoodputController:
         self.costs = OnlineCosts(profile)
         self.bias = EstimateBias()
         """The correction of the estimates."""
-        drafter = profile.drafter if profile is not None else None
+        self.bias_united = EstimateBias()
+        """The same for unions with a draft model's drafts, whose estimates are made before those drafts are known."""
+        self._drafter = profile.drafter if profile is not None else None
         # A step waits for plan(), and each numpy call takes a microsecond.
-        self._native = _core.Goodput(
+        self.native = self.another()
+        """Decides, and may be given to a DraftingStep, which then decides one step ahead."""
+
+    def another(self) -> _core.Goodput:
+        """A further native part with the same settings and no history."""
+        config, drafter = self.config, self._drafter
+        return _core.Goodput(
             objective=_OBJECTIVES[config.objective],
             margin=config.margin,
             patience=config.patience,
             probe_share=config.probe_share,
-            knows_costs=profile is not None,
+            knows_costs=self.costs.profile is not None,
             drafter_alpha=drafter.alpha if drafter is not None else 0.0,
             drafter_gamma=drafter.gamma if drafter is not None else 0.0,
             drafter_delta=drafter.delta if drafter is not None else 0.0,
@@ -75,7 +83,7 @@ class GoodputController:
         seconds_of_widths = costs.at_widths(context, (widths * rows).astype(np.float64))
         columns = int(widths[-1]) - 1
         num_nodes, estimated, sizes = np.empty(rows, np.int32), np.empty(columns), np.empty(columns, np.int64)
-        width, num_tokens, expected_tokens, seconds, reason = self._native.plan(
+        width, num_tokens, expected_tokens, seconds, reason = self.native.plan(
             drafts.offsets, drafts.parents, drafts.estimates, widths, context, state.rest, state.ragged,
             seconds_of_widths, self.bias.exponent, num_nodes, estimated, sizes,
         )  # fmt: skip
@@ -85,32 +93,34 @@ class GoodputController:
             num_tokens,
             expected_tokens,
             seconds,
-            _REASONS[reason],
+            REASONS[reason],
             estimated[: width - 1],
             sizes[: width - 1],
-            not costs.covers(rows, width, context),
+            extrapolated=not costs.covers(rows, width, context),
         )
 
     def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
         surprises = self.costs.num_surprises
         self.costs.observe(context, plan.num_tokens, seconds)
         if self.costs.num_surprises > surprises:
-            self._native.renew_probes()
+            self.native.renew_probes()
         if plan.num_nodes.any():
             accepted = float(num_accepted.sum())
-            self.bias.observe(plan.estimated, plan.sizes, accepted)
+            bias = self.bias_united if plan.united else self.bias
+            bias.observe(plan.estimated, plan.sizes, accepted)
             if plan.reason == "probe" and _exceeds(accepted, plan):
-                self._native.probe_succeeded()
+                self.native.probe_succeeded()
         else:
             self.bias.rest()
 
     def describe(self) -> dict[str, float | str | None]:
         return {
             "controller": self.name,
-            "width": float(self._native.width()),
+            "width": float(self.native.width()),
             "bias": self.bias.exponent,
-            "speedup": self._native.speedup(),
-            "probes": float(self._native.num_probes()),
+            "bias_united": self.bias_united.exponent,
+            "speedup": self.native.speedup(),
+            "probes": float(self.native.num_probes()),
             **self.costs.describe(),
         }
 

@@ -66,6 +66,8 @@ class StepPlan:
     not use estimates."""
     sizes: NDArray[np.int64] = field(default_factory=lambda: _NO_SIZES)
     """[width - 1], number of kept nodes in each column."""
+    united: bool = False
+    """Whether the nodes are a union with a draft model's drafts. What such unions bring is learned apart."""
     extrapolated: bool = False
     """Whether the step lies outside the measured range of the profile."""
 

@@ -89,7 +89,7 @@ class Emulation:
         from agentspec.integrations.emulated_device.torch_calls.calls import seconds_of_a_call
 
         if not self.work.steps.blocking:
-            self.work.device.replace_torch(torch.cpu)
+            self.work.replace_torch(torch.cpu)
             name_backend(torch.cpu)
             runtime_context.get_device()._set("device", DeviceName("cpu"))
             self._emulate_platform()

@@ -12,6 +12,8 @@ class MadeUpTime:
         self.seconds = 100.0
         self.late = 0.0
         """Seconds by which a sleeper wakes up too late."""
+        self.blocked = 0.0
+        """The part of `seconds` in which the thread did not compute."""
 
     def wall(self) -> float:
         return self.seconds
@@ -19,5 +21,8 @@ class MadeUpTime:
     def sleep(self, seconds: float) -> None:
         self.seconds += seconds + self.late
 
+    def thread_time(self) -> float:
+        return self.seconds - self.blocked
+
     def clock(self) -> Clock:
-        return Clock(self.wall, self.sleep)
+        return Clock(self.wall, self.sleep, self.thread_time)

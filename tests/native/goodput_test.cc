@@ -144,7 +144,7 @@ void test_a_refused_step_changes_nothing() {
                ConfigError);
   Goodput other({});
   batch.planned(other);
-  CHECK(goodput.speedup().value() == other.speedup().value());
+  CHECK(goodput.speedup() == other.speedup());
 }
 
 // The steps in which another width was tried, and that width.

@@ -137,6 +137,20 @@ std::size_t grow(agentspec::Engine& engine, const agentspec::Engine::Rows& rows,
                      lengths_of(lengths, rows.size()));
 }
 
+std::size_t follow(agentspec::Engine& engine, const agentspec::Engine::Rows& rows, const Int64Table& accepted,
+                   const Int64Array& ends, const std::optional<Int64Array>& padding) {
+  const nb::gil_scoped_release release;
+  return engine.follow(rows, {accepted.data(), accepted.size()}, accepted.shape(1), {ends.data(), ends.size()},
+                       lengths_of(padding, rows.size()));
+}
+
+std::size_t draft_followed(agentspec::Engine& engine, const agentspec::Engine::Rows& rows,
+                           const std::optional<Int64Array>& padding, std::int32_t max_tokens,
+                           const DraftBuffers& out, const Buffer<std::int64_t>& ends) {
+  const nb::gil_scoped_release release;
+  return engine.draft_followed(rows, lengths_of(padding, rows.size()), max_tokens, out.spans(), view(ends));
+}
+
 std::size_t draft_rows(agentspec::Engine& engine, const agentspec::Engine::Rows& rows,
                        const std::optional<Int64Array>& lengths, std::int32_t max_tokens,
                        const DraftBuffers& out) {
@@ -377,10 +391,20 @@ NB_MODULE(_core, m) {
       .def("draft", &draft, "request_ids"_a, "max_tokens"_a.noconvert().none())
       .def("rows", &rows, "request_ids"_a)
       .def("grow", &grow, "rows"_a, "accepted"_a.noconvert(), "lengths"_a.noconvert().none())
+      .def("follow", &follow, "rows"_a, "accepted"_a.noconvert(), "ends"_a.noconvert(),
+           "padding"_a.noconvert().none())
+      .def("draft_followed", &draft_followed, "rows"_a, "padding"_a.noconvert().none(), "max_tokens"_a, "out"_a,
+           "ends"_a.noconvert())
       .def("learn", nb::overload_cast<const agentspec::Engine::Rows&>(&agentspec::Engine::learn), "rows"_a,
            release)
       .def("draft_rows", &draft_rows, "rows"_a, "lengths"_a.noconvert().none(), "max_tokens"_a, "out"_a)
       .def("draft_into", &draft_into, "request_ids"_a, "max_tokens"_a.noconvert().none(), "out"_a)
+      .def(
+          "complete",
+          [](agentspec::Engine& self, const std::string& request_id, const Int32Array& output) {
+            self.complete(request_id, view(output));
+          },
+          "request_id"_a, "output"_a.noconvert(), release)
       .def("close", &agentspec::Engine::close, "request_id"_a, "keep"_a, "num_output_tokens"_a.none(),
            release)
       .def("num_tokens", &agentspec::Engine::num_tokens, "request_id"_a, release)
@@ -406,6 +430,7 @@ NB_MODULE(_core, m) {
           "tokens"_a.noconvert())
       .def("__len__", &agentspec::CommonSubsequence::length);
   bind_goodput(m);
+  bind_step(m);
   bind_store(m, engine);
   bind_union(m);
   m.def("build_corpus", &build_corpus, "path"_a, "tokens"_a.noconvert(), "num_token_ids"_a, "tokenizer"_a);

@@ -10,6 +10,8 @@ namespace agentspec::bindings {
 void bind_goodput(nb::module_& m);
 // Binds deletion, files and snapshots (store.cc).
 void bind_store(nb::module_& m, nb::class_<Engine>& engine);
+// Binds a step's native part (step.cc).
+void bind_step(nb::module_& m);
 // Binds the union of suffix drafts and the draft model's trees (union.cc).
 void bind_union(nb::module_& m);
 

@@ -5,7 +5,6 @@
 #include <nanobind/stl/optional.h>
 
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "bindings/bindings.h"
@@ -39,11 +38,6 @@ nb::tuple plan(Goodput& goodput, const Int32Array& offsets, const Int32Array& pa
                         static_cast<int>(plan.reason));
 }
 
-std::optional<double> speedup(const Goodput& goodput) {
-  if (!goodput.speedup().is_known()) return std::nullopt;
-  return goodput.speedup().value();
-}
-
 }  // namespace
 
 void bind_goodput(nb::module_& m) {
@@ -71,8 +65,8 @@ void bind_goodput(nb::module_& m) {
       .def("probe_succeeded", &Goodput::probe_succeeded)
       .def("renew_probes", &Goodput::renew_probes)
       .def("width", &Goodput::width)
-      .def("speedup", &speedup)
-      .def("num_probes", [](const Goodput& self) { return self.probes().num_probes(); });
+      .def("speedup", &Goodput::speedup)
+      .def("num_probes", &Goodput::num_probes);
 }
 
 }  // namespace agentspec::bindings

@@ -22,6 +22,30 @@ double chance_of(double promised, std::int64_t passes) {
   return (low + high) / 2.0;
 }
 
+// Replaces values that ascend by the mean of their neighbours, so that none is greater than the one before it.
+void level(std::vector<double>& values, std::vector<std::size_t>& sizes) {
+  std::size_t groups = 0;
+  sizes.assign(values.size(), 0);
+  for (const double value : values) {
+    double mean = value;
+    std::size_t size = 1;
+    while (groups > 0 && values[groups - 1] < mean) {
+      --groups;
+      mean = (mean * static_cast<double>(size) + values[groups] * static_cast<double>(sizes[groups])) /
+             static_cast<double>(size + sizes[groups]);
+      size += sizes[groups];
+    }
+    values[groups] = mean;
+    sizes[groups] = size;
+    ++groups;
+  }
+  std::size_t place = values.size();
+  while (groups-- > 0) {
+    const double mean = values[groups];
+    for (std::size_t i = 0; i < sizes[groups]; ++i) values[--place] = mean;
+  }
+}
+
 void check(const KnownDrafts& known) {
   const std::size_t rows = known.promised.size();
   const std::size_t nodes = known.parents.size();
@@ -45,13 +69,32 @@ ForeseenUnion foresee_union(const KnownDrafts& known) {
   ForeseenUnion out;
   out.offsets.push_back(0);
   std::vector<std::int32_t> places;
+  std::vector<std::int32_t> depths;
+  std::vector<double> chain_estimates;
+  std::vector<std::size_t> scratch;
   for (std::size_t row = 0; row < known.promised.size(); ++row) {
     const auto first = static_cast<std::size_t>(known.offsets[row]);
     const std::size_t size = static_cast<std::size_t>(known.offsets[row + 1]) - first;
     const auto room = static_cast<std::int32_t>(std::max(known.rooms[row], 0));
     const std::int64_t chain = known.wanted[row] ? known.passes : 0;
     const double chance = chain > 0 ? chance_of(known.promised[row], known.passes) : 0.0;
-    double next = (size > 1 ? 1.0 - known.estimates[first + 1] : 1.0) * chance;
+    // First the probability that the suffix draft has the right token at each depth, then what the chain adds there.
+    chain_estimates.assign(static_cast<std::size_t>(chain), 0.0);
+    depths.assign(size, 0);
+    for (std::size_t node = 1; chain > 0 && node < size; ++node) {
+      const std::int32_t parent = known.parents[first + node];
+      if (parent < 0 || static_cast<std::size_t>(parent) >= node) {
+        throw ConfigError("a node's parent must be an earlier node, got " + std::to_string(parent));
+      }
+      const std::int32_t depth = depths[node] = depths[static_cast<std::size_t>(parent)] + 1;
+      if (depth <= chain) chain_estimates[static_cast<std::size_t>(depth) - 1] += known.estimates[first + node];
+    }
+    double reached = 1.0;
+    for (double& estimate : chain_estimates) {
+      reached *= chance;
+      estimate = reached * std::max(1.0 - estimate, 0.0);
+    }
+    level(chain_estimates, scratch);
     out.parents.push_back(-1);
     out.estimates.push_back(1.0F);
     places.assign(size, 0);
@@ -59,11 +102,11 @@ ForeseenUnion foresee_union(const KnownDrafts& known) {
     std::int64_t drafted = 0;
     std::int32_t last = 0;  // the place of the chain's last token
     for (std::int32_t place = 1; place <= room && (own < size || drafted < chain); ++place) {
+      const double next = drafted < chain ? chain_estimates[static_cast<std::size_t>(drafted)] : 0.0;
       if (own == size || (drafted < chain && next > known.estimates[first + own])) {
         out.parents.push_back(last);
         out.estimates.push_back(static_cast<float>(next));
         last = place;
-        next *= chance;
         ++drafted;
       } else {
         const std::int32_t parent = known.parents[first + own];

@@ -29,9 +29,10 @@ struct ForeseenUnion {
 // The trees that UnionRule::kInterleave is expected to make of these drafts.
 //
 // The draft model's tree of a row is taken for a chain, of which each token is accepted with the same
-// probability after those before it, such that the chain brings what is promised. If the suffix draft's first
-// token is right, the draft model mostly proposes the same text. So the chain counts only as far as that
-// token is wrong.
+// probability after those before it, such that the chain brings what is promised. A token of the chain adds
+// something if the suffix draft has no right token at its depth. The two are taken to be independent of each
+// other; whoever plans with the result corrects it by what earlier unions brought. A chain's estimates must not
+// ascend, so a token that adds more than those before it shares with them.
 //
 // Throws ConfigError unless all spans describe the same b rows and `passes` is at least 1.
 [[nodiscard]] ForeseenUnion foresee_union(const KnownDrafts& known);

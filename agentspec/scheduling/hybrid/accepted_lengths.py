@@ -19,6 +19,12 @@ _SHRINK = 2.0
 """Number of drafts that the server's mean weighs within a row's mean."""
 _ROW_DECAY = 0.98
 """Factor by which a row's own drafts are discounted per step. A row without recent drafts gets the server's mean."""
+_CONTEXT_WINDOW = 50.0
+"""Number of drafts that the mean of texts of about the same length weighs, at most."""
+_CONTEXT_SHRINK = 4.0
+"""Number of drafts that the server's mean weighs within that mean."""
+_LONGEST = 32
+"""Texts of 2^31 tokens and more count as equally long."""
 _ROW_LIFE = 512
 """Number of steps after which a row's own drafts are ignored: 0.98^512 is 3e-5."""
 
@@ -32,8 +38,12 @@ class _Row:
 
 
 class AcceptedLengths:
-    """Expected number of accepted tokens per draft of a row: its own running mean, shrunk towards the mean of all
-    rows."""
+    """Expected number of accepted tokens per draft of a row: its own running mean, shrunk towards the mean of texts that
+    are about as long, which is shrunk towards the mean of all rows.
+
+    A draft model that was trained on short texts may be worth its passes there, and nothing on long ones. Texts are about
+    as long if the next power of two is the same.
+    """
 
     def __init__(self, prior: float) -> None:
         """`prior` is the mean before the first draft."""
@@ -41,6 +51,8 @@ class AcceptedLengths:
         """Mean over all rows of the server."""
         self._weight = _SERVER_PRIOR
         self._rows: dict[str, _Row] = {}
+        # Of texts below 2^i tokens, the mean and the number of drafts that it weighs.
+        self._by_length = [(prior, 0.0)] * _LONGEST
         self._step = 0
         self._idle = False
 
@@ -59,22 +71,37 @@ class AcceptedLengths:
         """Expected number of accepted tokens of the row's next draft."""
         return float(self.expected_of([request_id])[0])
 
-    def expected_of(self, request_ids: Sequence[str]) -> NDArray[np.float64]:
-        """Returns float64[b], the value of expected() for each of b rows."""
+    def expected_of(self, request_ids: Sequence[str], contexts: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        """Returns float64[b], the value of expected() for each of b rows.
+
+        `contexts`: int64[b], number of tokens of each row's text; None if unknown.
+        """
         means = np.full(len(request_ids), self.mean)
+        if contexts is not None:
+            of_length = [
+                (weight * mean + _CONTEXT_SHRINK * self.mean) / (weight + _CONTEXT_SHRINK)
+                for mean, weight in self._by_length
+            ]
+            means[:] = [of_length[min(context.bit_length(), _LONGEST - 1)] for context in contexts.tolist()]
         rows, step = self._rows, self._step
         for i, request_id in enumerate(request_ids):
             row = rows.get(request_id)
             if row is not None:
                 weight = row.weight * _ROW_DECAY ** (step - row.step)
-                means[i] = (weight * row.mean + _SHRINK * self.mean) / (weight + _SHRINK)
+                means[i] = (weight * row.mean + _SHRINK * means[i]) / (weight + _SHRINK)
         return means
 
-    def observe(self, request_id: str, accepted: float) -> None:
-        """Learns from the number of accepted tokens of a row's draft."""
+    def observe(self, request_id: str, accepted: float, context: int = 0) -> None:
+        """Learns from the number of accepted tokens of a row's draft. `context`: number of tokens of its text; 0 if
+        unknown."""
         self._idle = False
         self.mean += (accepted - self.mean) / (self._weight + 1.0)
         self._weight = min(self._weight + 1.0, _SERVER_WINDOW)
+        if context > 0:
+            place = min(context.bit_length(), _LONGEST - 1)
+            mean, weight = self._by_length[place]
+            mean += (accepted - mean) / (weight + 1.0)
+            self._by_length[place] = mean, min(weight + 1.0, _CONTEXT_WINDOW)
         row = self._rows.get(request_id)
         if row is None:
             self._rows[request_id] = _Row(accepted, 1.0, self._step)

@@ -38,6 +38,7 @@ class StepCosts:
         # Fitted apart from extending, whose few tokens say little about a prompt's hundreds of tokens.
         self._read = RunningFit([0.9])
         self._typical = target.seconds(0, 1) if target else self._UNIT
+        self._seen: set[str] = set()
         self.rest = 0.0
         """Seconds of a step besides verification and the draft model's passes. Extending is included."""
 
@@ -57,17 +58,27 @@ class StepCosts:
     def observe_draft(self, rows: int, passes: int, seconds: float) -> None:
         """Learns from a draft for `rows` rows in `passes` passes. Each pass is one token deep; the first one only takes
         the candidates that extending found."""
+        if self._is_first("draft"):
+            return
         self._draft.observe([passes, passes * rows], seconds)
         self._passes += self._PASSES_RATE * (passes - self._passes)
 
     def observe_extend(self, num_tokens: int, seconds: float) -> None:
         """Learns from extending the draft model's KV cache by the `num_tokens` tokens of a verification, over all rows,
         padding included."""
-        self._extend.observe([num_tokens], seconds)
+        if not self._is_first("extend"):
+            self._extend.observe([num_tokens], seconds)
 
     def observe_read(self, num_tokens: int, seconds: float) -> None:
         """Learns from a prefill of the draft model over prompts of `num_tokens` tokens in total."""
-        self._read.observe([num_tokens], seconds)
+        if not self._is_first("read"):
+            self._read.observe([num_tokens], seconds)
+
+    def _is_first(self, part: str) -> bool:
+        """Whether this is the first time of a part of the step. Its kernels may have been compiled in it."""
+        seen = part in self._seen
+        self._seen.add(part)
+        return not seen
 
     def verify(self, rows: int, width: int) -> float:
         """Seconds of verifying `rows` rows of `width` tokens each."""

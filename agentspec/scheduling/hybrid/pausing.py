@@ -62,10 +62,13 @@ class PayoffPause:
 
     Both times are summed over about the latest 200 steps, whether the draft model is paused or not:
 
-        running ──── saved < spent ───────────────────────────────────────> paused
+        running ──── saved < 0.5 spent ───────────────────────────────────> paused
         paused  ──── saved > 1.5 spent ───────────────────────────────────> running
         paused  ──── 1024 steps, doubled after each failed trial ─────────> trial of 512 steps
-        trial   ──── saved >= spent at its end ─> running, else ──────────> paused
+        trial   ──── saved >= 0.5 spent at its end ─> running, else ──────> paused
+
+    What the drafts save is known less well than what they cost, and a pause that was wrong lasts as long as the requests
+    that began in it. So the draft model is paused only if it is clearly a loss.
 
     During a pause, the savings are estimated from the model's drafts before the pause. A trial measures how good its
     drafts are now, since requests that start in the trial have a state of the draft model.
@@ -73,6 +76,7 @@ class PayoffPause:
 
     _FORGETTING = 0.995
     _HYSTERESIS = 1.5
+    _LOSS = 0.5
     _FIRST_PAUSE = 1024
     _LONGEST_PAUSE = 16384
     _TRIAL = 512
@@ -99,7 +103,7 @@ class PayoffPause:
             recovered = self._saved > self._HYSTERESIS * self._spent
             if recovered or self._steps >= self._pause:
                 self._change(paused=False, on_trial=not recovered)
-        elif self._saved < self._spent:
+        elif self._saved < self._LOSS * self._spent:
             self._pause = min(2 * self._pause, self._LONGEST_PAUSE) if self._on_trial else self._FIRST_PAUSE
             self._change(paused=True, on_trial=False)
         else:

@@ -47,10 +47,10 @@ class Choice:
 class HybridPolicy:
     """Mixes suffix drafts and a draft model's drafts row by row, by the rule and the tau of its settings.
 
-    Calls come in the order expect, choose, combine, expect, ...; expect() may be left out. Where a device unites the
-    drafts, foresee() takes the place of combine(), and observe_union() that of observe(). The observations may be made
-    some steps late, in the order of the steps. The policy is not thread-safe. It is deterministic: the same calls give
-    the same choices.
+    Calls come in the order expect, choose, combine, expect, ...; expect() may be left out. Where steps are planned ahead,
+    runs_passes() and promised() take the place of all of these, and observe_union() that of observe(). The observations
+    may be made some steps late, in the order of the steps. The policy is not thread-safe. It is deterministic: the same
+    calls give the same choices.
     """
 
     def __init__(self, config: HybridConfig = HybridConfig(), costs: StepCosts | None = None) -> None:  # noqa: B008
@@ -263,44 +263,35 @@ class HybridPolicy:
         """Whether rows that want the draft model's tree verify the union of both trees."""
         return self._union_rule is UnionRule.MERGE
 
-    def foresee(
-        self,
-        request_ids: Sequence[str],
-        suffix: DraftBatch,
-        rows: NDArray[np.bool_],
-        rooms: NDArray[np.int32],
-        passes: int,
-    ) -> DraftBatch:
-        """Returns the drafts that a device is expected to make of both trees, while the draft model's are not known.
+    @property
+    def plans_ahead(self) -> bool:
+        """Whether a DraftingStep can decide for the policy, one step ahead."""
+        auto = self.config.rule == "expected" and self.config.tau == "auto" and self.merges
+        return auto or self.config.tau in (0, math.inf)
 
-        The device takes nodes from both trees in the order of their estimates, until there are rooms[i] in row i.
-        agentspec/native/drafting/foreseen_union.h says what is assumed of the draft model's trees. The result is meant
-        for a controller and has neither tokens nor sources.
+    def promised(self, request_ids: Sequence[str], contexts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """float64[b], the accepted tokens that the draft model promises in each row. Begins a step that was planned
+        ahead.
+
+        `contexts`: int64[b], number of tokens of each text, roughly.
+        """
+        self.lengths.next_step()
+        return self.lengths.expected_of(request_ids, contexts)
+
+    def runs_passes(self, fit: NDArray[np.bool_], planned: bool) -> bool:
+        """Whether the draft model's passes run in a step that was planned ahead.
 
         Args:
-            request_ids: [b], as passed to the latest choose().
-            suffix: The drafts passed to choose().
-            rows: [b], the rows whose drafts have nodes of the draft model.
-            rooms: [b], maximum number of nodes of each row, its root not counted.
-            passes: Number of tokens on the longest path in the draft model's trees, >= 1.
-
-        Raises:
-            ConfigError: An argument does not have b rows.
+            fit: [b], rows for which the draft model can draft.
+            planned: Whether the plan is that they run. If not, they are tried now and then.
         """
-        b = _check_rows(request_ids, suffix=len(suffix), rows=len(rows), rooms=len(rooms), promised=len(self._promised))
-        offsets, parents, estimates = _core.foresee_union(
-            suffix.offsets[: b + 1], suffix.parents, suffix.estimates, self._promised, rows, rooms, passes
-        )
-        unknown = np.zeros(len(parents), np.int32)
-        return DraftBatch(
-            offsets,
-            unknown,
-            parents,
-            estimates,
-            unknown.astype(np.uint8),
-            unknown[:b],
-            np.zeros(b, np.float32),
-        )
+        tau = self.config.tau
+        if tau == 0 or not fit.any():
+            return False
+        if tau == math.inf or planned:
+            self._probing.restart()
+            return True
+        return self._probing.next_step()
 
     def observe(
         self,
@@ -342,6 +333,7 @@ class HybridPolicy:
         united: UnitedTrees,
         num_accepted: NDArray[np.int32],
         accepted: NDArray[np.int64],
+        contexts: NDArray[np.int64] | None = None,
     ) -> None:
         """Like observe(), for drafts that the device has made of both trees.
 
@@ -349,6 +341,7 @@ class HybridPolicy:
             request_ids, num_accepted, accepted: As in observe().
             rows: [b], the rows that wanted the draft model's tree.
             united: What the device has made.
+            contexts: int64[b], number of tokens of each text; None if unknown.
 
         Raises:
             ConfigError: An argument does not have b rows, or `accepted` has too few columns.
@@ -359,7 +352,8 @@ class HybridPolicy:
         counts = np.ascontiguousarray(num_accepted, np.int32)
         lengths = united.model_accepted(np.ascontiguousarray(accepted, np.int64), counts)
         widest = int(united.num_nodes.max())
-        self._observe_model(request_ids, rows, widest, united.verified, lengths, united.model_expected(), counts)
+        expected = united.model_expected()
+        self._observe_model(request_ids, rows, widest, united.verified, lengths, expected, counts, contexts)
 
     def _observe_model(
         self,
@@ -370,14 +364,18 @@ class HybridPolicy:
         lengths: NDArray[np.int32],
         expected: NDArray[np.float64],
         counts: NDArray[np.int32],
+        contexts: NDArray[np.int64] | None = None,
     ) -> None:
         """Learns how good the draft model's trees were in the rows in which it `ran`."""
         self._model_nodes += _WIDTH_RATE * (widest - self._model_nodes)
         # If a tree was not verified, it is unknown whether the text after the bonus token would have followed it too.
         hidden = ~verified & (lengths > counts)
         learnt = np.where(hidden, np.maximum(lengths, self.calibration.factor * expected), lengths)
-        for i, length in zip(np.flatnonzero(ran).tolist(), learnt[ran].tolist(), strict=True):
-            self.lengths.observe(request_ids[i], length)
+        of_context = np.zeros(len(ran), np.int64) if contexts is None else contexts
+        for i, length, context in zip(
+            np.flatnonzero(ran).tolist(), learnt[ran].tolist(), of_context[ran].tolist(), strict=True
+        ):
+            self.lengths.observe(request_ids[i], length, context)
         # Trees that were not verified reveal only their failures, which would bias the factor.
         known = ran & verified & (expected > 0.0)
         self.calibration.observe(lengths[known].astype(np.float64), expected[known])

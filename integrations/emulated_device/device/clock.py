@@ -24,17 +24,29 @@ from agentspec.errors import ConfigError
 
 _MEASURED = "agentspec."
 _OURS = "agentspec.integrations.emulated_device"
+_MOST_TIMES_THE_CPU = 3.0
+"""Real time beyond this many times a function's CPU time is no time of the function: see Clock.seconds_of()."""
 
 
 class Clock:
     """Seconds since an arbitrary moment. The clock never runs backwards."""
 
     def __init__(
-        self, wall: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
+        self,
+        wall: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
+        thread_time: Callable[[], float] = time.thread_time,
     ) -> None:
-        """`wall` returns real seconds, and `sleep` waits for a number of seconds; tests replace both."""
+        """Tests replace the arguments.
+
+        Args:
+            wall: Returns real seconds.
+            sleep: Waits for a number of seconds.
+            thread_time: Returns the CPU seconds of the calling thread.
+        """
         self.wall = wall
         self._sleep = sleep
+        self._thread_time = thread_time
         self.excluded = 0.0
         """The number of real seconds excluded so far."""
         self.charged = 0.0
@@ -82,6 +94,20 @@ class Clock:
         self._depth -= 1
         if not self._depth:
             self.excluded += self.wall() - self._left_out_since
+
+    def seconds_of(self, function: Callable[[], object]) -> float:
+        """Runs a function that a GPU's driver would run on a thread of its own, and returns the seconds it takes there.
+
+        These are the real seconds, as for all other time of the host, because the function may share its work with
+        other threads and wait for them. If they are more than three times this thread's CPU time, they are the CPU time
+        instead: then the function waited for a core, or to get the GIL back, which it would not need on the driver's
+        thread. A function that leaves nearly all of its work to other threads therefore counts too little.
+        """
+        began, began_thread = self.wall(), self._thread_time()
+        function()
+        on_cpu = self._thread_time() - began_thread
+        took = self.wall() - began
+        return max(took if took <= _MOST_TIMES_THE_CPU * on_cpu else on_cpu, 0.0)
 
     def sleep_until(self, moment: float) -> float:
         """Waits until `moment`, in emulated seconds, and returns the number of seconds waited.

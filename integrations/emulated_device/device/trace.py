@@ -6,7 +6,10 @@
 The host is in one category at a time, that of the innermost span. A gap between two pieces of work is divided among the
 categories that the host was in during the gap. Time in which the server had no request at all is counted separately.
 
-With EMULATED_DEVICE_TRACE=FILE, both rows are written as a Chrome trace for chrome://tracing or Perfetto, in emulated
+A stream may run a function of the host. The device does not work meanwhile, so the time of host functions is no busy
+time. Where nothing else is on the device, it is a gap of a category of its own, whatever the scheduler's thread does.
+
+With EMULATED_DEVICE_TRACE=FILE, all rows are written as a Chrome trace for chrome://tracing or Perfetto, in emulated
 time.
 """
 
@@ -19,7 +22,10 @@ from pathlib import Path
 from typing import Any
 
 NO_REQUESTS, SCHEDULER, LAUNCH = "no_requests", "scheduler", "launch"
-CATEGORIES = ("reading", "growing", "drafting", "planning", "staging", "prefill", SCHEDULER, LAUNCH)
+HOST_FUNCTION = "host_function"
+"""The kind of work that is a function of the host, and the category of gaps in which the device waits for one."""
+CATEGORIES = ("reading", "growing", "drafting", "planning", "staging", "prefill", SCHEDULER, LAUNCH, HOST_FUNCTION)
+_HOST_FUNCTIONS = "host function"
 
 
 class Timeline:
@@ -34,8 +40,11 @@ class Timeline:
         self._nothing_until = 0.0
         self._busy_until = 0.0
         self._first = -1.0
+        self._functions: deque[tuple[float, float]] = deque()
         self.busy = 0.0
         """Seconds in which the device worked."""
+        self.host_functions = 0.0
+        """Seconds in which streams ran functions of the host."""
         self.busy_of: dict[str, float] = {}
         """Seconds of work by kind. Kinds overlap if streams overlap."""
         self.idle_of: dict[str, float] = {}
@@ -69,6 +78,12 @@ class Timeline:
     def worked(self, kind: str, begin: float, end: float, stream: Any) -> None:
         """Notes that the device works from `begin` to `end`, in emulated seconds. Called when the work is queued."""
         del stream
+        if kind == HOST_FUNCTION:
+            self._functions.append((begin, end))
+            self.host_functions += end - begin
+            if self._trace is not None:
+                self._trace.add(_HOST_FUNCTIONS, _HOST_FUNCTIONS, begin, end)
+            return
         if self._first < 0:
             self._first = self._busy_until = begin
         if begin > self._busy_until:
@@ -77,6 +92,8 @@ class Timeline:
         # The next gap begins at `begin` or later, so only the last earlier mark is needed.
         while len(self._marks) > 1 and self._marks[1][0] <= begin:
             self._marks.popleft()
+        while self._functions and self._functions[0][1] <= begin:
+            self._functions.popleft()
         self.busy += max(end - self._busy_until, 0.0)
         self._busy_until = max(end, self._busy_until)
         self.busy_of[kind] = self.busy_of.get(kind, 0.0) + end - begin
@@ -95,6 +112,7 @@ class Timeline:
         return {
             "active_seconds": active,
             "busy_seconds": self.busy,
+            "host_function_seconds": self.host_functions,
             "no_requests_seconds": self.idle_of.get(NO_REQUESTS, 0.0),
             "busy_share": self.busy / active if active else 0.0,
             "idle_seconds_by": {name: idle.get(name, 0.0) for name in (*CATEGORIES, *(set(idle) - {*CATEGORIES}))},
@@ -105,7 +123,21 @@ class Timeline:
     def _idle(self, begin: float, end: float) -> None:
         nothing = min(max(self._nothing_until, begin), end)
         self._blame(NO_REQUESTS, nothing - begin)
-        marks, at, category = self._marks, nothing, SCHEDULER
+        at = nothing
+        while self._functions and self._functions[0][0] < end:
+            began, ended = self._functions[0]
+            began, stopped = max(began, at), min(ended, end)
+            if stopped > began:
+                self._blame_host(at, began)
+                self._blame(HOST_FUNCTION, stopped - began)
+                at = stopped
+            if ended > end:
+                break
+            self._functions.popleft()
+        self._blame_host(at, end)
+
+    def _blame_host(self, begin: float, end: float) -> None:
+        marks, at, category = self._marks, begin, SCHEDULER
         # The last mark before the gap still applies when the gap begins.
         while marks and marks[0][0] <= end:
             moment, following = marks.popleft()
@@ -128,7 +160,7 @@ class ChromeTrace:
         self._file.write("[\n")
         self._left = most_events
         self._first: float | None = None
-        self._lanes = {"device": 0, "host": 1}
+        self._lanes = {"device": 0, "host": 1, _HOST_FUNCTIONS: 2}
         for name, lane in self._lanes.items():
             self._write({"ph": "M", "pid": 0, "tid": lane, "name": "thread_name", "args": {"name": name}})
 

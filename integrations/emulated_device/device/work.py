@@ -6,6 +6,7 @@
     read        the host needs a value of the device    a copy, then the host waits for the stream
     upload      host to device                          a copy; a blocking one waits for the stream, as CUDA does
     download    device to pinned memory of the host     a copy; the host does not wait
+    host function   runs on the host in stream order    host_launch on the host, dispatch and the function on the stream
 
 Code that is one kernel on a GPU but Python on this CPU runs within `inside()`. Its time is excluded, and none of its
 operations are counted.
@@ -29,7 +30,7 @@ from torch import Tensor
 from agentspec.integrations.emulated_device.device.clock import Clock
 from agentspec.integrations.emulated_device.device.device import Device
 from agentspec.integrations.emulated_device.device.tensors import DeviceTensor, PendingTensor, to_device
-from agentspec.integrations.emulated_device.device.trace import ChromeTrace, Timeline
+from agentspec.integrations.emulated_device.device.trace import HOST_FUNCTION, ChromeTrace, Timeline
 from agentspec.integrations.emulated_device.models.step_times import StepTimes
 
 
@@ -51,6 +52,8 @@ class Counts:
     d2h_copies: int = 0
     """Device-to-host copies that do not make the host wait at their launch."""
     graphs: int = 0
+    host_functions: int = 0
+    """Functions of the host that ran in the order of a stream."""
     tokens: int = 0
     """Tokens that the target computes in decode and verify steps, padding included."""
 
@@ -71,6 +74,15 @@ class Work:
         self.let_pass = 0.0
         """Seconds of the torch call in progress that the host of a GPU would spend as well."""
         self._inside = 0
+        self._function_begins: float | None = None
+
+    def replace_torch(self, module: Any) -> None:
+        """Makes a torch device module, such as torch.cpu, the one of this device.
+
+        The module also gets `launch_host_function(function)`, which torch.cuda has not: see host_function().
+        """
+        self.device.replace_torch(module)
+        module.launch_host_function = self.host_function
 
     def kernel(self, name: str, num_bytes: int, took: float = 0.0) -> None:
         """Notes that an eager operation was called and took `took` seconds on this CPU."""
@@ -120,6 +132,43 @@ class Work:
 
     def prefill(self, kind: str, seconds: float) -> None:
         self._launch(kind, seconds, self.steps.host_prefill_launch)
+
+    def host_function(self, function: Callable[[], object]) -> None:
+        """Queues a function of the host on the current stream, as cuLaunchHostFunc does.
+
+        Its time is that of the stream, not of the calling thread: see Clock.seconds_of(). The function runs at once,
+        because the values that it reads exist already, and its results are there too early for the host. Wait for an
+        event that was recorded behind it before you read them; nothing checks this. If the host is the device, the
+        function is an ordinary call.
+
+        Raises:
+            EmulationError: The function reads a copy from the device that is not done when the function begins.
+        """
+        if self._inside:
+            function()
+            return
+        self.counts.host_functions += 1
+        if self.steps.blocking:
+            function()
+            return
+        with self.left_out():
+            launch = self.steps.host_launch
+            self._function_begins = max(self.device.current_stream.free_at, self.clock.now() + launch)
+            try:
+                seconds = self.clock.seconds_of(function)
+            finally:
+                self._function_begins = None
+            self._launch(HOST_FUNCTION, self.steps.host_function_dispatch + seconds, launch)
+
+    def is_read_too_early(self, tensor: PendingTensor) -> bool:
+        """Whether the running code reads a tensor that a copy from the device has not written yet."""
+        begins = self._function_begins
+        return (self.clock.now() if begins is None else begins) < tensor.ready_at
+
+    @property
+    def runs_host_function(self) -> bool:
+        """Whether the running code is a function of the host that was queued on a stream."""
+        return self._function_begins is not None
 
     @property
     def is_inside(self) -> bool:

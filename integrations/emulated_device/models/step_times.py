@@ -11,6 +11,7 @@
     small kernel   2.5 us on the device (assumed)
     copy           6 us and 50 GB/s (a small cudaMemcpyAsync takes 5 to 7 us: DualPath, arXiv 2602.21548, section 5.2;
                    PCIe 5.0 x16 transfers 64 GB/s, and 50 are assumed to be reached)
+    host function  5 us until the host runs it (assumed; public measurements on an H100 tell 1 to 8 us)
     eager op       8 us on the host (5 to 25 us from Python to a kernel on an H100: jiahuanglin.xyz, lesson 18; 4 to
                    6 us for the launch alone: susun-blog.com, pegainfer 3)
     graph launch   0.1 ms on the host: 4 to 8 us for the launch (CUDA.jl's documentation) and about 11 eager operations
@@ -72,6 +73,8 @@ class StepTimes:
     copy_seconds: float = 0.0
     """Seconds of a small copy between host and device."""
     copy_seconds_per_byte: float = 0.0
+    host_function_dispatch: float = 0.0
+    """Seconds from when a stream comes to a function of the host until the host runs it."""
     host_launch: float = 0.0
     """Seconds of the host for one eager torch operation on a GPU."""
     host_graph_launch: float = 0.0
@@ -180,7 +183,7 @@ class StepTimes:
 
 _SECONDS = (
     *("kernel_seconds", "kernel_seconds_per_byte", "copy_seconds", "copy_seconds_per_byte"),
-    *("host_launch", "host_graph_launch", "host_prefill_launch"),
+    *("host_function_dispatch", "host_launch", "host_graph_launch", "host_prefill_launch"),
 )
 
 
@@ -230,6 +233,7 @@ def _on_h200(name: str, shape: ModelShape) -> StepTimes:
         kernel_seconds_per_byte=1 / H200.bandwidth,
         copy_seconds=6e-6,
         copy_seconds_per_byte=1 / 50e9,
+        host_function_dispatch=5e-6,
         host_launch=_HOST_LAUNCH,
         host_graph_launch=1e-4,
         host_prefill_launch=shape.num_hidden_layers * _KERNELS_A_LAYER * _HOST_LAUNCH,

@@ -284,12 +284,14 @@ class Calls(TorchFunctionMode):
         return pending(result, self.work.download(result.nbytes))
 
     def _check(self, tensor: PendingTensor, name: str) -> None:
-        if self.work.clock.now() < tensor.ready_at:
+        if self.work.is_read_too_early(tensor):
             raise EmulationError(
                 f"{name} reads what a copy from the device has not written yet: wait for an event that was recorded "
                 "behind the copy"
             )
-        to_host(tensor)
+        # To the scheduler's thread, the copy is still in progress while a function of the host reads it.
+        if not self.work.runs_host_function:
+            to_host(tensor)
 
     def _name(self, func: Any) -> str:
         name = self._names.get(func)

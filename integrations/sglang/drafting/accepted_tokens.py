@@ -10,6 +10,9 @@ tokens of step N are only on the device, not in `req.output_ids`:
 So the engine's text does not follow `output_ids`. It grows by the tokens that the device reports for each forward. The
 device also reports the number of tokens in the KV cache after the forward. A text is drafted from only if it has one
 token more than that.
+
+Copies run on a stream of their own where the device has one, beside the work that follows the forward. There a drafting
+step in stream order appends the tokens (stream_order/); elsewhere catch_up() waits for the copies and does so.
 """
 
 from __future__ import annotations
@@ -31,25 +34,35 @@ from agentspec.integrations.sglang.sglang_types import BatchResult, Req
 class HostCopy:
     """A copy of a tensor to the host, which starts at once. wait() waits for it."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, stream: torch.Stream | None = None) -> None:
+        """`stream`: where the copy runs, after what the current stream has to do; None: on the current stream."""
         on_host = tensor.device.type == "cpu"
         # Only a copy to pinned memory leaves the host free. torch keeps such memory for the next copies, and reuses it
         # only after the copy to it, also if nobody waits. A CPU's tensor is copied too, because the next forward may
         # write to the same memory.
         self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=not on_host)
-        self._host.copy_(tensor, non_blocking=True)
+        self.array: NDArray[Any] = self._host.numpy()
+        """The copy. It is not to be read before the copy is done."""
         self._copied: DeviceEvent | None = None
+        # The tensor's memory must not be used for something else before it is copied.
+        self._tensor = tensor
+        if stream is None:
+            self._host.copy_(tensor, non_blocking=True)
+        else:
+            module = torch.get_device_module(tensor.device)
+            stream.wait_stream(module.current_stream())
+            with module.stream(stream):
+                self._host.copy_(tensor, non_blocking=True)
         if not on_host:
             self._copied = torch.get_device_module(tensor.device).Event()
-            self._copied.record()
+            self._copied.record(*(() if stream is None else (stream,)))
 
     def wait(self) -> NDArray[Any]:
         """Waits for the copy and returns it."""
         if self._copied is not None:
             self._copied.synchronize()
             self._copied = None
-        found: NDArray[Any] = self._host.numpy()
-        return found
+        return self.array
 
 
 class ReadBack:
@@ -59,24 +72,26 @@ class ReadBack:
         self,
         requests: list[Req],
         rows: Rows,
-        lengths: NDArray[np.int64],
+        padding: NDArray[np.int64] | None,
         packed: torch.Tensor,
         ends: NDArray[np.int64] | None = None,
+        stream: torch.Stream | None = None,
     ) -> None:
         """Starts the copy.
 
         Args:
             requests: SGLang's `Req`, one for each row.
             rows: The engine's rows of these requests.
-            lengths: int64[b], number of tokens of their texts before the forward.
+            padding: int64[b], number of tokens in the KV cache that are not in the texts; None: there are none.
             packed: int64[b, 1 + w] on the device: the number of accepted tokens, then w columns that begin with these
                 tokens. If `ends` is None, the last column holds the number of tokens in the KV cache after the forward.
             ends: int64[b], the number of tokens in the KV cache after the forward.
+            stream: As in HostCopy.
         """
-        self.requests, self.rows, self.lengths = requests, rows, lengths
+        self.requests, self.rows, self.padding = requests, rows, padding
         self.has_failed = False
         self._ends = ends
-        self._copy = HostCopy(packed)
+        self._copy = HostCopy(packed, stream)
 
     def wait(self) -> NDArray[np.int64]:
         """Waits for the copy and returns `packed`, int64[b, 1 + w]."""
@@ -85,6 +100,14 @@ class ReadBack:
     def ends(self) -> NDArray[np.int64]:
         """int64[b], number of tokens in the KV cache after the forward. Waits for the copy."""
         return np.ascontiguousarray(self.wait()[:, -1]) if self._ends is None else self._ends
+
+    @property
+    def written(self) -> Written:
+        """What a DraftingStep reads once the copy is done."""
+        return self.rows, self._copy.array, self._ends, self.padding
+
+
+Written = tuple[Rows, NDArray[np.int64], NDArray[np.int64] | None, NDArray[np.int64] | None]
 
 
 class AcceptedTokens:
@@ -98,16 +121,15 @@ class AcceptedTokens:
         self._engine = engine
         self._on_lost = on_lost
         self._pending: deque[ReadBack] = deque()
-        self._verified: ReadBack | None = None
-        # Number of tokens in the KV cache of each request that was prefilled since the latest verification.
-        self._prefilled: dict[Req, int] = {}
+        self.stream: torch.Stream | None = None
+        """Where copies to the host run; None: on the stream of the forward."""
 
     def prefilled(
         self,
         requests: Sequence[Req],
         rows: Rows,
         ends: NDArray[np.int64],
-        lengths: NDArray[np.int64],
+        padding: NDArray[np.int64] | None,
         next_tokens: torch.Tensor,
     ) -> None:
         """Called after a prefill of prompts, or of chunks of them, was launched.
@@ -115,24 +137,19 @@ class AcceptedTokens:
         Args:
             requests: SGLang's `Req`, one for each row.
             rows: The engine's rows of these requests.
-            ends: int64[b], number of tokens in the KV cache after the chunk.
-            lengths: int64[b], number of tokens of the texts up to there. If the chunk is not the last one of its
+            ends: int64[b], number of tokens in the KV cache after the chunk. If the chunk is not the last one of its
                 request, the text is longer and so does not grow by what the target wrote after the chunk.
+            padding: int64[b], number of these tokens that are not in the texts; None: there are none.
             next_tokens: integer[b] on the device, the token that the target wrote for each row.
         """
         packed = torch.stack([torch.ones_like(next_tokens), next_tokens], dim=1).to(torch.int64)
-        self._pending.append(ReadBack(list(requests), rows, lengths, packed, ends))
-        if len(self._prefilled) > _MANY:
-            # Requests that end with their prefill never reach a verification, which would clear this dict.
-            self._prefilled = {request: end for request, end in self._prefilled.items() if not request.finished()}
-        # The token has no KV yet.
-        self._prefilled.update(zip(requests, ends.tolist(), strict=True))
+        self._pending.append(ReadBack(list(requests), rows, padding, packed, ends, self.stream))
 
     def verified(
         self,
         requests: list[Req],
         rows: Rows,
-        lengths: NDArray[np.int64],
+        padding: NDArray[np.int64] | None,
         result: BatchResult,
         report: torch.Tensor | None = None,
     ) -> ReadBack:
@@ -141,7 +158,7 @@ class AcceptedTokens:
         Args:
             requests: SGLang's `Req`, one for each row.
             rows: The engine's rows of these requests.
-            lengths: int64[b], number of tokens of their texts before the verification.
+            padding: As in prefilled().
             result: SGLang's result, with `next_token_ids`, integer[b * w], where each row's w begin with the accepted
                 ones; `accept_lens`, integer[b], their number, bonus token included; and `new_seq_lens`, integer[b].
             report: integer[b, r] on the device, which travels with the tokens, before the last column.
@@ -149,10 +166,9 @@ class AcceptedTokens:
         lens, tokens = result.accept_lens, result.next_token_ids
         told = () if report is None else (report,)
         columns = [lens[:, None], tokens.view(len(requests), -1), *told, result.new_seq_lens[:, None]]
-        read = ReadBack(requests, rows, lengths, torch.cat(columns, dim=1).to(torch.int64))
+        packed = torch.cat(columns, dim=1).to(torch.int64)
+        read = ReadBack(requests, rows, padding, packed, stream=self.stream)
         self._pending.append(read)
-        self._verified = read
-        self._prefilled.clear()
         return read
 
     def wait(self) -> None:
@@ -160,12 +176,18 @@ class AcceptedTokens:
         for read in self._pending:
             read.wait()
 
+    def take(self) -> list[Written]:
+        """What the forwards since the last call have written. A DraftingStep appends it to the texts."""
+        written = [read.written for read in self._pending]
+        self._pending.clear()
+        return written
+
     def catch_up(self) -> None:
         """Appends what all forwards so far have written to the texts. Waits for the copies."""
         while self._pending:
             read = self._pending[0]
             try:
-                lost = self._engine.grow(read.rows, read.wait(), read.lengths)
+                lost = self._engine.follow(read.rows, read.wait(), read.ends(), read.padding)
             except Exception:
                 # The next step tries once more. A row that has grown has another length, so it does not grow twice.
                 if read.has_failed:
@@ -180,16 +202,3 @@ class AcceptedTokens:
         """Called after requests were opened again. What was written goes to their new rows, by `rows`."""
         for read in self._pending:
             read.rows = rows(read.requests)
-
-    def ends(self, requests: list[Req]) -> NDArray[np.int64]:
-        """int64[b], number of tokens in the KV cache of each request of the next step, as the device reported it; -1 if
-        it did not. Call it after catch_up()."""
-        read = self._verified
-        if read is not None and not self._prefilled and read.requests == requests:
-            return read.ends()
-        known = {} if read is None else dict(zip(read.requests, read.ends().tolist(), strict=True))
-        known.update(self._prefilled)
-        return np.array([known.get(request, -1) for request in requests], np.int64)
-
-
-_MANY = 1024

@@ -195,11 +195,10 @@ class RequestBook:
         if entry.barred:
             return
         rid, output = entry.request.rid, entry.request.output_ids
-        known = self._engine.num_tokens(rid) - entry.num_prompt_tokens
-        if known >= len(output):
+        if self._engine.num_tokens(rid) - entry.num_prompt_tokens >= len(output):
             return
         try:
-            self._engine.extend(rid, np.asarray(output[known:], dtype=np.int32))
+            self._engine.complete(rid, np.asarray(output, dtype=np.int32))
         except Exception:
             self._bar(rid, entry)
 

@@ -31,12 +31,15 @@ from agentspec.integrations.sglang.drafting.breaker import Breaker
 from agentspec.integrations.sglang.drafting.draftless import START_TOKENS, DraftlessRows, Reason
 from agentspec.integrations.sglang.drafting.request_counts import RequestCounts
 from agentspec.integrations.sglang.drafting.requests import KeptOutput, RequestBook
-from agentspec.integrations.sglang.drafting.rows import roots_only
+from agentspec.integrations.sglang.drafting.rows import DraftedStep, roots_only
+from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
 from agentspec.integrations.sglang.kernels.kept_tokens import keep_what_plain_decoding_keeps
 from agentspec.integrations.sglang.metrics import AdminMetrics, Counters, StateMetrics, StoreMetrics
 from agentspec.integrations.sglang.setting_sources import resolve_for_process
-from agentspec.integrations.sglang.sglang_types import ModelConfig, Req, ServerArgs
+from agentspec.integrations.sglang.sglang_types import ModelConfig, ModelRunner, Req, ServerArgs
 from agentspec.integrations.sglang.store_setup import namespace_key, open_sharing, served_scope
+from agentspec.integrations.sglang.stream_order.host_functions import launcher, works
+from agentspec.integrations.sglang.stream_order.steps import AheadStep, StreamOrder
 from agentspec.integrations.sglang.tenants import Handling, Tenants
 from agentspec.integrations.sglang.widths.control import WidthControl, profile_key
 from agentspec.integrations.sglang.widths.kept_costs import KeptCosts
@@ -57,12 +60,12 @@ class SuffixStep:
     rows: Rows
     drafts: DraftBatch
     """A row without a draft has only its root. If no draft would pay, all rows do."""
-    lengths: NDArray[np.int64]
-    """[b], number of tokens of each text."""
+    padding: NDArray[np.int64] | None
+    """[b], number of tokens in the KV cache that are not in the texts; None: there are none."""
     ends: NDArray[np.int64]
     """[b], number of tokens in the KV cache as the device reported it; -1 if it did not."""
     context: int
-    """The sum of `ends`."""
+    """The sum of the known `ends`."""
     rooms: NDArray[np.int32]
     """[b], the most drafted tokens that can be accepted, by max_tokens, the context and the width of a row."""
     outcomes: NDArray[np.uint8] | Reason
@@ -228,13 +231,14 @@ class SuffixDrafter:
             self.guarded(self._prefilled, requests, np.array(ends, np.int64), next_tokens)
 
     def _prefilled(self, requests: Sequence[Req], ends: NDArray[np.int64], next_tokens: torch.Tensor) -> None:
-        # Tokens that were accepted before must not look like tokens that a retraction dropped.
-        self.accepted.catch_up()
-        lengths = ends - self._book.padding(requests)
-        for request, length in zip(requests, lengths.tolist(), strict=True):
+        if self.accepted.stream is None or any(request.output_ids for request in requests):
+            # Tokens that were accepted before must not look like tokens that a retraction dropped.
+            self.catch_up()
+        padding = self._book.padding(requests)
+        for request, length in zip(requests, (ends - padding).tolist(), strict=True):
             self.guarded(self._book.admit, request, length)
         rows = self._book.known_rows(requests)
-        self.accepted.prefilled(requests, rows, ends, lengths, next_tokens)
+        self.accepted.prefilled(requests, rows, ends, padding if padding.any() else None, next_tokens)
         # A request may have been opened again, so its row may have changed.
         self._batch = None
 
@@ -243,6 +247,65 @@ class SuffixDrafter:
 
     def abort(self, rid_prefix: str, everything: bool) -> None:
         self.guarded(self._book.abort, rid_prefix, everything)
+
+    def in_stream_order(
+        self, staging: VerifyStaging, runner: ModelRunner, backends: Sequence[object]
+    ) -> StreamOrder | None:
+        """Steps that run in stream order; None if the device, its attention backends or the controller cannot do so.
+
+        Args:
+            staging: Their memory.
+            runner: The target's.
+            backends: The attention backends of the steps. One that needs the lengths of texts on the host must wait.
+        """
+        device = torch.device(runner.device)
+        if self.control.plans_ahead is None or self.control.is_fixed:
+            return None
+        if any(getattr(backend, "needs_cpu_seq_lens", True) for backend in backends if backend is not None):
+            return None
+        launch = launcher(device)
+        if launch is None or not works(launch, device):
+            return None
+        return StreamOrder(
+            launch,
+            device,
+            self.engine.native,
+            self.control,
+            self.accepted,
+            staging,
+            max_rows=len(runner.req_to_token_pool.req_to_token),
+            max_width=self.max_width,
+        )
+
+    @property
+    def may_draft_now(self) -> bool:
+        """Whether drafting is allowed, after failures."""
+        return self._breaker.allow()
+
+    def verified_ahead(self, step: AheadStep, num_accepted: Sequence[int]) -> None:
+        """Counts a step in stream order whose result was processed, and learns from it. To be put off with later().
+
+        `num_accepted`: the number of accepted tokens of each row, bonus tokens not counted.
+        """
+        native = step.native
+        if native.error:
+            logger.error("agentspec could not draft in stream order; the step verified roots only: %s", native.error)
+            self.counters.add("draft_errors", 1)
+            self._breaker.failed()
+        else:
+            self._breaker.succeeded()
+        if native.num_lost:
+            self.counters.add("draft_errors", native.num_lost)
+        self.counters.add("verified_tokens", step.planned.num_tokens)
+        self.counters.add("drafting_seconds", native.seconds)
+        step.planned.plan = step.plan()
+        self.control.observe(step.planned, num_accepted)
+        had_draft = step.first_sources > 0
+        if not step.unites:
+            drafted = DraftedStep(step.first_sources, step.num_nodes)
+            drafted.count_drafted(self.counters)
+            drafted.count_accepted(self.counters, num_accepted)
+        self.drafted(step.requests, step.outcomes, had_draft, had_draft)
 
     def idle(self) -> None:
         """Called when the scheduler is idle. Closes the requests that ended in its last batch; no later step would."""
@@ -273,6 +336,29 @@ class SuffixDrafter:
         if profile is not None:
             kept.keep(replace(profile, drafter=self.drafter_cost()), steps)
 
+    def catch_up(self) -> None:
+        """Appends what all forwards so far have written to the texts. Waits for the device."""
+        if self.accepted.stream is not None:
+            # Steps in stream order append what they have taken.
+            self.accepted.stream.synchronize()
+        self.accepted.catch_up()
+
+    def begin(self, requests: list[Req]) -> tuple[Rows, NDArray[np.int64] | None]:
+        """Does everything for a step that does not depend on the accepted tokens.
+
+        Args:
+            requests: SGLang's `Req`, one for each of b rows.
+
+        Returns:
+            The engine's rows, and the number of tokens in each row's KV cache that are not in its text, int64[b], or None
+            if all are.
+        """
+        self.guarded(self._book.reap, requests)
+        if self._astray:
+            self._call_back()
+        self.guarded(self._release)
+        return self._rows_of(requests)
+
     def draft(self, requests: list[Req]) -> SuffixStep:
         """Waits for the tokens that the device has written, appends them to the texts, and drafts a tree for each row.
 
@@ -282,48 +368,46 @@ class SuffixDrafter:
         Raises:
             Exception: The texts cannot be followed. The caller then verifies roots only.
         """
-        # Everything that does not depend on the accepted tokens is done before the wait, while the device works.
+        # The device works meanwhile.
         self.settle()
-        self.guarded(self._book.reap, requests)
-        if self._astray:
-            self._call_back()
-        self.guarded(self._release)
+        rows, padding = self.begin(requests)
         b = len(requests)
-        self._rows_of(requests)
         buffers = self._buffers_for(b)
         most = self.control.most_width(b) - 1
         self.accepted.wait()
         began = time.perf_counter()
-        self.accepted.catch_up()
-        rows, ends, lengths = self._standing(requests)
-        context = int(ends.sum())
+        self.catch_up()
         outcomes: NDArray[np.uint8] | Reason = "breaker"
         drafts = None
         if self._breaker.allow():
             try:
-                drafts = self.engine.draft_rows(rows, lengths=lengths, max_tokens=most, out=buffers)
+                drafts = self.engine.draft_followed(rows, padding=padding, max_tokens=most, out=buffers)
                 outcomes = buffers.outcomes[:b]
                 self._breaker.succeeded()
             except Exception:
                 outcomes = "failed"
                 self.failed("agentspec could not draft; this step verifies roots only")
         if drafts is None:
-            drafts = self.engine.draft_rows(rows, lengths=lengths, max_tokens=0, out=buffers)
-        return SuffixStep(
-            requests, rows, drafts, buffers.lengths[:b], ends, context, buffers.rooms[:b], outcomes, began
-        )
+            drafts = self.engine.draft_followed(rows, padding=padding, max_tokens=0, out=buffers)
+        ends = buffers.ends[:b]
+        context = int(np.maximum(ends, 0).sum())
+        return SuffixStep(requests, rows, drafts, padding, ends, context, buffers.rooms[:b], outcomes, began)
 
     def nothing(self, requests: list[Req]) -> SuffixStep:
         """A step without drafts, for use after draft() or a later part of the step failed. The texts go on growing."""
         b, began = len(requests), time.perf_counter()
+        ends, padding = np.full(b, -1, np.int64), None
         try:
-            rows, ends, lengths = self._standing(requests)
+            rows, padding = self._rows_of(requests)
+            buffers = self._buffers_for(b)
+            self.engine.draft_followed(rows, padding=padding, max_tokens=0, out=buffers)
+            ends = buffers.ends[:b]
         except Exception:
             # Nothing is known of any row.
-            rows, ends = self.engine.rows([""] * b), np.full(b, -1, np.int64)
-            lengths = np.zeros(b, np.int64)
+            rows = self.engine.rows([""] * b)
         drafts, rooms = roots_only(np.zeros(b, np.int32)), np.zeros(b, np.int32)
-        return SuffixStep(requests, rows, drafts, lengths, ends, int(ends.sum()), rooms, "failed", began)
+        context = int(np.maximum(ends, 0).sum())
+        return SuffixStep(requests, rows, drafts, padding, ends, context, rooms, "failed", began)
 
     def launched(self, step: SuffixStep, verified: NDArray[np.bool_]) -> None:
         """Counts the rows without a draft in a step whose verification was launched, and learns. To be put off with
@@ -335,14 +419,29 @@ class SuffixDrafter:
         """
         self.engine.learn(step.rows)
         offsets = step.drafts.offsets
-        had_draft = (offsets[1:] - offsets[:-1]) > 1
-        self._draftless.count(step.outcomes, had_draft, verified, lambda row, outcome: self._reason(step, row, outcome))
-        if not isinstance(step.outcomes, str):
-            for row in np.flatnonzero(step.outcomes == Outcome.OTHER_TEXT).tolist():
-                self._astray.append(step.requests[row])
+        self.drafted(step.requests, step.outcomes, (offsets[1:] - offsets[:-1]) > 1, verified)
 
-    def _reason(self, step: SuffixStep, row: int, outcome: Outcome) -> Reason | None:
-        request = step.requests[row]
+    def drafted(
+        self,
+        requests: list[Req],
+        outcomes: NDArray[np.uint8] | Reason,
+        had_draft: NDArray[np.bool_],
+        verified: NDArray[np.bool_],
+    ) -> None:
+        """Counts the rows without a draft, and notes the rows whose texts differ from the scheduler's.
+
+        Args:
+            requests: SGLang's `Req`, one for each of b rows.
+            outcomes: As in SuffixStep.
+            had_draft: bool[b], whether the row had a draft.
+            verified: bool[b], whether a drafted token of the row was verified.
+        """
+        self._draftless.count(outcomes, had_draft, verified, lambda row, outcome: self._reason(requests[row], outcome))
+        if not isinstance(outcomes, str):
+            for row in np.flatnonzero(outcomes == Outcome.OTHER_TEXT).tolist():
+                self._astray.append(requests[row])
+
+    def _reason(self, request: Req, outcome: Outcome) -> Reason | None:
         if outcome is Outcome.NO_MATCH:
             return "no_match_at_start" if len(request.output_ids) < START_TOKENS else None
         if (reason := self._book.undrafted(request.rid)) is not None:
@@ -367,13 +466,6 @@ class SuffixDrafter:
         if self._book.release():
             self._batch = None
             self.accepted.find_again(self._book.known_rows)
-
-    def _standing(self, requests: list[Req]) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64]]:
-        """The state after the latest step: the engine's rows, and the lengths of KV cache and texts, int64[b]."""
-        rows, padding = self._rows_of(requests)
-        ends = self.accepted.ends(requests)
-        # The last accepted token has no KV yet.
-        return rows, ends, ends + 1 if padding is None else ends + 1 - padding
 
     def _rows_of(self, requests: list[Req]) -> tuple[Rows, NDArray[np.int64] | None]:
         """RequestBook.rows(), looked up once for all steps of the same batch."""

@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from agentspec.drafts import DraftBatch, TreeArrays, TreeBuffers, build_tree_arrays
 from agentspec.integrations.sglang.kernels import tree_union
 from agentspec.integrations.sglang.kernels.tree_layout import kernel_works, lay_out
-from agentspec.integrations.sglang.kernels.tree_union import ModelTensors, UnionLimits
+from agentspec.integrations.sglang.kernels.tree_union import ModelTensors, UnionLimits, num_integers
+
+PARTS = 3
+"""Number of steps whose memory is in use at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +31,21 @@ class VerifyTensors:
 
 
 class VerifyStaging:
-    """Host memory in which the trees of a step are built, and device memory to which they are copied. Two halves of
+    """Host memory in which the trees of a step are built, and device memory to which they are copied. Three parts of
     both are used in turn.
 
         build(drafts, width) ─> arrays in pinned memory ─ tensors(seq_lens, roots) ─ one copy ─> the device
 
-    Where the device unites suffix drafts with the draft model's trees, it makes these arrays itself:
+    A step in stream order fills the host memory while the device works. It may leave the trees to the device, which then
+    unites suffix drafts with the draft model's trees:
 
-        pack(drafts, limits) ─> suffix drafts in pinned memory ─ united(trees, ...) ─ one copy ─> the device
+        ahead() ─ the step writes ─ copy_trees() ────────> laid_out(seq_lens, roots)
+        ahead() ─ the step writes ─ copy_packed() ───────> united(trees, ...)
 
-    The tensors of step N are valid until those of step N + 2 are made. SGLang launches step N + 2 after it has
-    processed step N. Copies to a GPU are asynchronous, so step N + 2 waits for those of step N before it writes to the
-    same pinned memory. All memory is made at once, because to pin memory takes some milliseconds.
+    The tensors of step N are valid until those of step N + 3 are made. SGLang launches step N + 2 after it has
+    processed step N. Copies to a GPU are asynchronous, so step N + 3 waits for those of step N before it writes to the
+    same pinned memory, unless it is written in stream order. All memory is made at once, because to pin memory takes some
+    milliseconds.
     """
 
     def __init__(
@@ -60,7 +66,7 @@ class VerifyStaging:
             max_position: The last position that the model knows. Nodes past it can only be padding and are clamped.
             full_mask: Whether the mask covers the prefix too (CUDA backends) or only the draft (CPU).
             device: The device that runs the model.
-            unites: Whether pack() and united() will be called. They need memory of their own.
+            unites: Whether united() will be called. It needs memory of its own.
         """
         self._max_width = max_width
         self._max_position = max_position
@@ -70,10 +76,10 @@ class VerifyStaging:
         # What takes long is done here, so that no request waits for it.
         if self._device.type == "cuda":
             kernel_works(self._device)
-        self._halves = [_Half(max_rows, max_width, self._device, unites) for _ in range(2)]
+        self._parts = [_Part(max_rows, max_width, self._device, unites) for _ in range(PARTS)]
 
     def build(self, drafts: DraftBatch, width: int, num_drafted: NDArray[np.int32] | None = None) -> TreeArrays:
-        """Builds the trees of step N, padded to `width`. They are valid until step N + 2 is built.
+        """Builds the trees of step N, padded to `width`. They are valid until step N + 3 is built.
 
         Row i keeps its best num_drafted[i] nodes, its root not counted; None keeps all.
 
@@ -81,66 +87,74 @@ class VerifyStaging:
             ConfigError: A row should keep more nodes than `width` or than it has, `width` exceeds `max_width`, or a row
                 is not a tree.
         """
-        half = self._next()
-        half.arrays = build_tree_arrays(drafts, width, half.buffers, num_drafted=num_drafted)
-        return half.arrays
+        part = self._next()
+        part.arrays = build_tree_arrays(drafts, width, part.buffers, num_drafted=num_drafted)
+        return part.arrays
 
     def built(self) -> NDArray[np.int64]:
         """The trees that were built last, for receive() on other ranks: int64, laid out as TreeBuffers.memory."""
         rows, width = self.arrays.tokens.shape
-        return self._half.buffers.memory[: -(-TreeBuffers.num_bytes(rows, width) // 8)]
+        return self._part.buffers.memory[: -(-TreeBuffers.num_bytes(rows, width) // 8)]
 
     def receive(self, built: NDArray[np.int64], width: int, num_drafted: NDArray[np.int32]) -> None:
         """Takes the trees that another rank has built. `width` and num_drafted, int32[b], are those of its build()."""
-        half = self._next()
-        half.buffers.memory[: len(built)] = built
-        half.buffers.num_nodes[: len(num_drafted)] = num_drafted + 1
-        half.arrays = half.buffers.arrays(len(num_drafted), width)
+        part = self._next()
+        part.buffers.memory[: len(built)] = built
+        part.buffers.num_nodes[: len(num_drafted)] = num_drafted + 1
+        part.arrays = part.buffers.arrays(len(num_drafted), width)
 
-    def _next(self) -> _Half:
+    def _next(self) -> _Part:
         """The memory of the step that begins. Waits until the copies from it have ended."""
         self._steps += 1
-        self._half.wait()
-        return self._half
+        self._part.wait()
+        return self._part
 
-    def pack(
-        self, drafts: DraftBatch, rooms: NDArray[np.int32], wanted: NDArray[np.bool_], limits: UnionLimits
-    ) -> None:
-        """Stages the suffix drafts of step N, which the device unites with the draft model's trees.
+    def memory(self, index: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """The host memory of one of the parts: for trees, laid out as TreeBuffers.memory, and for the suffix drafts of a
+        device that unites them, laid out as in kernels/tree_union.py for `rows * width` nodes."""
+        part = self._parts[index]
+        return part.buffers.memory, part.drafts_on_host.numpy()
 
-        Args:
-            drafts: Of b rows.
-            rooms: int32[b], maximum number of nodes of each row, its root not counted.
-            wanted: bool[b], the rows whose drafts have nodes of the draft model.
-            limits: What bounds the united trees.
-        """
-        half = self._next()
-        half.packed = len(drafts), int(drafts.offsets[-1]), limits
-        tree_union.pack(drafts, rooms, wanted, half.drafts_on_host.numpy())
+    def ahead(self) -> int:
+        """Takes the part of the step that begins, which the host writes in stream order, and returns its index."""
+        self._steps += 1
+        return self._steps % PARTS
+
+    def copy_trees(self, rows: int, width: int) -> None:
+        """Copies the trees of b rows to the device, on the current stream. They may be written before the stream does
+        so."""
+        part = self._part
+        views = part.views(rows, width)
+        views.on_device.copy_(views.on_host, non_blocking=True)
+        part.record()
+
+    def copy_packed(self, rows: int, width: int) -> None:
+        """Copies the suffix drafts of b rows to the device, as copy_trees() does."""
+        part, size = self._part, num_integers(rows, rows * width)
+        part.drafts_on_device[:size].copy_(part.drafts_on_host[:size], non_blocking=True)
+        part.record()
 
     def united(
-        self, model: ModelTensors, seq_lens: torch.Tensor, roots: torch.Tensor, *, total: int
+        self, model: ModelTensors, limits: UnionLimits, seq_lens: torch.Tensor, roots: torch.Tensor, *, total: int
     ) -> tuple[VerifyTensors, torch.Tensor]:
-        """Copies the suffix drafts that were staged last to the device, which makes the trees to verify.
+        """Lets the device make the trees to verify of the suffix drafts that were copied last.
 
         Args:
             model: The draft model's trees of the same rows.
+            limits: What bounds the united trees.
             seq_lens, roots, total: As in tensors(); the root of row i is roots[i, 0].
 
         Returns:
             The trees, and a report of what they hold, which tree_union.unpack() reads on the host.
         """
-        half = self._half
-        rows, nodes, limits = half.packed
-        size = tree_union.num_integers(rows, nodes)
-        packed = half.drafts_on_device[:size]
-        packed.copy_(half.drafts_on_host[:size], non_blocking=True)
-        half.record()
-        views = half.views(rows, limits.width)
+        part = self._part
+        rows = len(model.chosen)
+        nodes = rows * limits.width
+        views = part.views(rows, limits.width)
         columns = tree_union.report_width(model.chosen.shape[1])
         report = torch.empty((rows, columns), dtype=torch.int64, device=self._device)
         tree_union.unite_on_device(
-            packed,
+            part.drafts_on_device[: num_integers(rows, nodes)],
             nodes,
             model,
             limits,
@@ -171,11 +185,22 @@ class VerifyStaging:
             lens: integer[b] on the device; None makes roots[i, 0] the root.
             total: At least the sum of `seq_lens`, for the size of a full mask.
         """
-        half = self._half
-        views = half.views(*half.arrays.tokens.shape)
-        views.on_device.copy_(views.on_host, non_blocking=True)
-        half.record()
-        return self._laid_out(views, seq_lens, roots, lens, total)
+        rows, width = self._part.arrays.tokens.shape
+        self.copy_trees(rows, width)
+        return self.laid_out(rows, width, seq_lens, roots, lens, total=total)
+
+    def laid_out(
+        self,
+        rows: int,
+        width: int,
+        seq_lens: torch.Tensor,
+        roots: torch.Tensor,
+        lens: torch.Tensor | None = None,
+        *,
+        total: int,
+    ) -> VerifyTensors:
+        """Completes the trees that were copied last; see tensors() for the arguments."""
+        return self._laid_out(self._part.views(rows, width), seq_lens, roots, lens, total)
 
     def _laid_out(
         self,
@@ -207,16 +232,16 @@ class VerifyStaging:
     @property
     def arrays(self) -> TreeArrays:
         """The trees that were built last."""
-        return self._half.arrays
+        return self._part.arrays
 
     @property
-    def _half(self) -> _Half:
-        return self._halves[self._steps % 2]
+    def _part(self) -> _Part:
+        return self._parts[self._steps % PARTS]
 
 
 @dataclass(frozen=True, slots=True)
 class _Views:
-    """The parts of a half's memory that a step of b rows of `width` nodes uses."""
+    """The parts of a memory that a step of b rows of `width` nodes uses."""
 
     on_host: torch.Tensor
     """uint8, as TreeBuffers.memory."""
@@ -232,8 +257,8 @@ class _Views:
     retrieve_index: torch.Tensor  # int64 [b, width], b * width + node
 
 
-class _Half:
-    """The memory of every other step."""
+class _Part:
+    """The memory of every third step."""
 
     _MOST_VIEWS = 512
 
@@ -250,8 +275,6 @@ class _Half:
         size = tree_union.num_integers(max_rows, max_rows * max_width) if unites else 0
         self.drafts_on_host = torch.zeros(size, dtype=torch.int32, pin_memory=not on_host)
         self.drafts_on_device = torch.empty(size, dtype=torch.int32, device=device)
-        # What the staged suffix drafts are: their number of rows and of nodes, and what bounds the union.
-        self.packed = 0, 0, UnionLimits(1, 0.0, 1.0)
         self._on_host = torch.from_numpy(self.buffers.memory).view(torch.uint8)
         self._on_device = torch.empty(len(self._on_host), dtype=torch.uint8, device=device)
         self._nodes = torch.arange(max_rows * max_width, device=device)

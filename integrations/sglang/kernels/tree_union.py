@@ -7,6 +7,8 @@ agentspec/native/drafting/tree_union.h. A report of what was made travels to the
 The suffix drafts of b rows with n nodes in total travel to the device as they are, in one array of integers:
 
     offsets [b + 1] | rooms [b] | wanted [b] | tokens [n] | parents [n] | estimates [n], bit by bit
+
+The last three may have more room than the drafts have nodes, because a copy is launched before the drafts are made.
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ def unite_on_device(
     """Writes the trees to verify, as TreeArrays describes them, in rows of `limits.width` nodes.
 
     Args:
-        packed: int32, what pack() wrote, for `nodes` nodes in total.
+        packed: int32, what pack() or a DraftingStep wrote, with room for `nodes` nodes.
         model: The draft model's trees of the same b rows.
         tokens, depths, next_token, next_sibling: int64[b, width], written.
         cells: bool[b, width, width], the tree masks, written.
@@ -130,13 +132,14 @@ def _on_host(packed: torch.Tensor, nodes: int, model: ModelTensors, limits: Unio
     integers = packed.numpy()
     offsets, rooms, wanted = np.split(integers[: 3 * rows + 1], [rows + 1, 2 * rows + 1])
     rooms = np.minimum(rooms, width - 1)
-    suffix = integers[3 * rows + 1 : num_integers(rows, nodes)].reshape(3, nodes)
+    n = int(offsets[rows])
+    suffix = np.ascontiguousarray(integers[3 * rows + 1 : num_integers(rows, nodes)].reshape(3, nodes)[:, :n])
     united = _core.unite_trees(
         offsets,
         suffix[0],
         suffix[1],
         suffix[2].view(np.float32),
-        np.zeros(nodes, np.uint8),
+        np.zeros(n, np.uint8),
         np.zeros(rows, np.int32),
         model.parents.contiguous().numpy(),
         model.chosen.contiguous().numpy(),

@@ -33,7 +33,8 @@ from agentspec.scheduling import (
     StepState,
     make_controller,
 )
-from agentspec.scheduling.columns import num_drafted
+from agentspec.scheduling.columns import candidate_widths, num_drafted
+from agentspec.scheduling.goodput import GoodputController
 
 logger = logging.getLogger("agentspec")
 
@@ -283,6 +284,35 @@ class WidthControl:
         planned = PlannedStep(plan, rows, width, num_tokens, context, is_first=self._is_first(rows, width))
         self._rest.planned(planned)
         return num_nodes, planned
+
+    @property
+    def plans_ahead(self) -> GoodputController | None:
+        """The controller, if its decisions can be made natively, one step ahead."""
+        return self.controller if isinstance(self.controller, GoodputController) and not self._profiling else None
+
+    def candidates(self, rows: int) -> NDArray[np.int64]:
+        """int64[w], the widths that a step of `rows` rows may have, ascending from 1."""
+        most = self.most_width(rows)
+        return candidate_widths(tuple(width for width in self._widths_for(rows) if width <= most), most)
+
+    def seconds(self, rows: int, widths: NDArray[np.int64], context: int) -> NDArray[np.float64]:
+        """float64[w], predicted seconds of verifying `rows` rows of these widths.
+
+        `context`: number of tokens in the KV cache over all rows.
+        """
+        return self.controller.costs.at_widths(context, (widths * rows).astype(np.float64))
+
+    def padded(self, rows: int, width: int) -> int:
+        """The width to which a step of `rows` rows is padded that should have `width` nodes a row, or fewer."""
+        widths = self._widths_for(rows)
+        return padded_width(min(width, widths[-1] if widths else self._max_width), widths)
+
+    def launched_ahead(self, rows: int, width: int, context: int) -> PlannedStep:
+        """Notes a step that was launched before its drafts were known, and whose plan will follow."""
+        self._latest_widths.append(width)
+        planned = PlannedStep(None, rows, width, rows * width, context, is_first=self._is_first(rows, width))
+        self._rest.planned(planned)
+        return planned
 
     def plan_roots(self, rows: int, context: int) -> tuple[NDArray[np.int32], PlannedStep]:
         """Like plan(), for a step of roots only. The controller is not asked."""

@@ -1,13 +1,17 @@
 """The worker with a draft model: SGLang's EAGLE or STANDALONE worker, with suffix drafts added to each step.
 
-One decode step has four parts. agentspec runs the first three, and SGLang's worker runs the last:
+Where the device runs functions of the host in the order of a stream, the scheduler's thread waits for nothing
+(stream_order/steps.py). Suffix drafts are made while the device runs draft-extend and the draft model's passes, and the
+device unites both trees. Whether the passes run, and how much is verified, was planned by an earlier step.
+
+Elsewhere, and for batches with a grammar, one decode step has four parts. agentspec runs the first three, and SGLang's
+worker runs the last:
   1. agentspec makes suffix drafts for every row while the device still runs the previous step's draft-extend
      (suffix_drafter.py).
   2. The policy decides whether the draft model's passes pay in this step. Often they do not
      (agentspec.scheduling.hybrid).
-  3. The suffix tree and the draft model's tree of each row are merged, and the controller decides how much of the result
-     is verified. With captured graphs and one rank, the device merges them, and the controller decides beforehand by what
-     the merged trees are expected to be. Otherwise the host waits for the draft model's trees and merges them.
+  3. The host waits for the draft model's trees and merges them with the suffix trees. The controller decides how much of
+     the result is verified.
   4. SGLang verifies all rows in one forward and runs draft-extend over the accepted tokens of either drafter.
 
 The root and the positions of each row's tree are read on the device from SGLang's own relay, so wrong numbers on the
@@ -48,20 +52,16 @@ from agentspec.integrations.sglang.drafting.draft_model import (
 from agentspec.integrations.sglang.drafting.rows import DraftedStep
 from agentspec.integrations.sglang.drafting.stop_rule import DraftStop, stop_threshold
 from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter, SuffixStep
-from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
+from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging, VerifyTensors
 from agentspec.integrations.sglang.kernels import tree_union
-from agentspec.integrations.sglang.kernels.tree_union import ModelTensors, UnionLimits
+from agentspec.integrations.sglang.kernels.tree_union import UnionLimits
 from agentspec.integrations.sglang.sglang_types import BatchResult, Req, ScheduleBatch, ServerArgs
+from agentspec.integrations.sglang.stream_order.steps import AheadStep, ModelNumbers, StreamOrder
 from agentspec.integrations.sglang.widths.control import PlannedStep
 from agentspec.integrations.sglang.widths.tiers import WidthTiers
 from agentspec.scheduling.hybrid import Choice, HybridBatch, HybridPolicy, StepCosts, pause_rule, single_precision
 
 logger = logging.getLogger("agentspec")
-
-# If the policy wanted the passes in this share of the latest steps, the next step launches them before it has decided. The
-# device then does not idle while the host drafts. If the policy would not have wanted them, their time is lost.
-_LIKELY = 0.7
-_SHARE_RATE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,6 @@ class _Order:
     num_drafted: NDArray[np.int32] | None = None
     most_context: int = 0
     """Upper bound on the number of tokens in the KV cache, summed over all rows."""
-    on_device: ModelTensors | None = None
-    """The draft model's trees, if the device unites them with the suffix drafts."""
 
 
 @dataclass(slots=True)
@@ -92,13 +90,6 @@ class _Step:
     drafts: DraftBatch
     """The drafts of both drafters, before the controller cuts them."""
     num_drafted: NDArray[np.int32] | None = None
-    """At most so many if the device unites the drafts."""
-    on_device: bool = False
-    """Whether the device unites the drafts."""
-    report: torch.Tensor | None = None
-    """What the device has made, if it unites the drafts."""
-    suffix_sources: NDArray[np.uint8] | None = None
-    """[b], `Source` of the likeliest node of each row's suffix draft, for a step that is united on the device."""
     planned: PlannedStep | None = None
     drafted: DraftedStep | None = None
     read: ReadBack | None = None
@@ -146,18 +137,14 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         self._tp_group = compat.tensor_parallel_group()
         self._tiers = WidthTiers(runner, self._draft_worker)
         self._clock = DeviceClock(self.device)
-        self._step: _Step | None = None
-        # Whether the device can merge drafts. Known once graphs are captured.
-        self._can_unite = False
-        self._least_gain = 0.0
-        # The share of the latest steps in which the policy wanted the passes.
-        self._share = 0.0
+        self._order: StreamOrder | None = None
+        self._step: _Step | AheadStep | None = None
         self._width = 1
         # Tokens in the KV cache over all rows of the latest planned step.
         self._context = 0
         # Upper bound on the tokens in the KV cache of any row of the latest batch, before its latest step.
         self._longest = 0
-        self._pending: deque[_Step] = deque()
+        self._pending: deque[_Step | AheadStep] = deque()
         # Unfinished requests with tokens that the draft model has not read.
         self._unread: WeakSet[Req] = WeakSet()
         self.policy = HybridPolicy(
@@ -210,9 +197,10 @@ class _Hybrid(_Worker):  # type: ignore[misc]
                 "acceptance_head": worker.acceptance is not None,
                 "stop_threshold": "auto" if worker.stop.threshold is None else worker.stop.threshold,
                 "paused": not worker.follows,
-                "drafts_united_on": "device" if self._can_unite else "host",
+                "drafts_united_on": "host" if self._order is None else "device",
                 **self.policy.describe(),
             },
+            "stream_order": None if self._order is None else self._order.describe(),
             **self.suffix.describe(),
         }
 
@@ -222,25 +210,25 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         super().init_cuda_graphs()
         widths = self._tiers.capture(self.suffix.widths)
         self.suffix.control.use_widths(widths, captured=self._tiers.has_graphs, widths_for=self._tiers.widths_for)
+        runner = self.target_worker.model_runner
         # Without graphs, the host launches each operation of the verification by itself, and has little to gain.
-        self._can_unite = (
+        may_unite = (
             self._tiers.has_graphs
             and self._tp_group is None
-            and self.policy.merges
-            # The host has to see what the draft model drafts.
-            and not self.settings.profiling
+            and self.policy.plans_ahead
             and self.max_width <= tree_union.MOST_WIDTH
             and tree_union.can_unite(torch.device(self.device))
         )
-        runner = self.target_worker.model_runner
         self._staging = VerifyStaging(
             max_rows=len(runner.req_to_token_pool.req_to_token),
             max_width=self.max_width,
             max_position=self._max_position,
             full_mask=compat.wants_full_mask(runner.attn_backend),
             device=self.device,
-            unites=self._can_unite,
+            unites=may_unite,
         )
+        if may_unite:
+            self._order = self.suffix.in_stream_order(self._staging, runner, self.spec_v2_attn_backends)
 
     def clear_cache_pool(self) -> None:
         """Called for `/flush_cache`: forgets finished outputs. Outputs in the store stay there."""
@@ -255,16 +243,15 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         """Called once for each verify step, in order. With the overlap schedule, the next step is already launched."""
         del batch_size
         if self._pending:
-            self.suffix.later(self._observe, self._pending.popleft(), num_correct_drafts_per_req)
+            step = self._pending.popleft()
+            observe = self._observe_ahead if isinstance(step, AheadStep) else self._observe
+            self.suffix.later(observe, step, num_correct_drafts_per_req)
 
     def _observe(self, done: _Step, num_accepted: list[int]) -> None:
         assert done.planned is not None and done.read is not None
         self.suffix.control.observe(done.planned, num_accepted)
         found = done.read.wait()
         counts = (found[:, 0] - 1).astype(np.int32)
-        if done.on_device:
-            self._observe_union(done, num_accepted, counts, found)
-            return
         assert done.drafted is not None
         done.drafted.count_accepted(self.counters, num_accepted)
         self.policy.observe(done.rids, done.drafts, counts, found[:, 1:-1])
@@ -284,19 +271,27 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             chains.append((chances if head is None else head.trained(chances)).tolist())
         self.suffix.control.chained(chains, accepted[rows].tolist())
 
-    def _observe_union(
-        self, done: _Step, num_accepted: list[int], counts: NDArray[np.int32], found: NDArray[np.int64]
-    ) -> None:
-        """_observe() for a step whose drafts were united on the device."""
-        assert done.planned is not None and done.suffix_sources is not None and done.num_drafted is not None
-        width = done.planned.width
+    def _observe_ahead(self, done: AheadStep, num_accepted: list[int]) -> None:
+        """_observe() for a step in stream order."""
+        assert done.read is not None and done.model is not None
+        assert self._order is not None
+        self._order.observe(done, num_accepted)
+        self.suffix.verified_ahead(done, num_accepted)
+        extend = self.policy.costs.extend(len(done.requests) * done.width)
+        self._pause.observe_step(done.next.saved, done.unites, extend)
+        if not done.unites:
+            return
+        found, width = done.read.wait(), done.width
         united = tree_union.unpack(found[:, 1 + width : -1])
-        sources = np.where(united.model_first, np.uint8(Source.MODEL), done.suffix_sources)
+        sources = np.where(united.model_first, np.uint8(Source.MODEL), done.first_sources)
         sources[united.num_nodes == 0] = Source.ROOT
         drafted = DraftedStep(sources, united.num_nodes)
         drafted.count_drafted(self.counters)
         drafted.count_accepted(self.counters, num_accepted)
-        self.policy.observe_union(done.rids, done.choice.rows, united, counts, found[:, 1 : 1 + width])
+        rids = [request.rid for request in done.requests]
+        wanted = done.model.fit & (done.ends >= 0)
+        counts = (found[:, 0] - 1).astype(np.int32)
+        self.policy.observe_union(rids, wanted, united, counts, found[:, 1 : 1 + width], done.ends)
 
     def forward_batch_generation(
         self, batch: ScheduleBatch, on_publish: object = None, **kwargs: object
@@ -323,10 +318,16 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             result: BatchResult = super().forward_batch_generation(batch, on_publish=on_publish, **kwargs)
         finally:
             self._use_width(self.max_width)
-        if self._step is not None:
-            result.cap_lens = torch.from_numpy(self._step.num_drafted)
-            self.suffix.later(self._count, self._step)
-            self._pending.append(self._step)
+        step = self._step
+        if isinstance(step, AheadStep):
+            result.cap_lens = torch.from_numpy(step.num_nodes)
+            self._pending.append(step)
+            # The device has work by now.
+            self.suffix.settle()
+        elif step is not None:
+            result.cap_lens = torch.from_numpy(step.num_drafted)
+            self.suffix.later(self._count, step)
+            self._pending.append(step)
         return result
 
     def _propose(self, batch: ScheduleBatch) -> EagleVerifyInput:
@@ -335,28 +336,30 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         Args:
             batch: SGLang's `ScheduleBatch`, in decode mode.
         """
-        draft_input, worker = batch.spec_info, self._draft_worker
+        # A grammar walks the tree on the host before the verification.
+        if self._order is not None and not batch.has_grammar:
+            step, trees = self._ahead(batch, self._order)
+            if step is not None:
+                return self._proposed(batch, step.width, self._drafts_of(batch, self._order, step, trees))
+        worker, staging = self._draft_worker, self._staging
         order = self._agreed(self._ordered(batch) if self.suffix.drafts_here else None)
         worker.follows = order.follows
         if order.least_gain is not None:
             trees = self._launched_passes(batch, order.least_gain)
             if self.suffix.drafts_here:
-                step = self._step or self._begun_beside_passes(batch)
-                order = self._united_on_device(order, trees, step) or self._united(order, trees, step)
+                assert isinstance(self._step, _Step)
+                order = self._united(order, trees, self._step)
             order = self._agreed(order)
-        self._width = width = order.width
-        staging = self._staging
         if not self.suffix.drafts_here:
             assert order.built is not None and order.num_drafted is not None
-            staging.receive(order.built, width, order.num_drafted)
+            staging.receive(order.built, order.width, order.num_drafted)
         # The tree mask is written to the memory that this width's graphs read.
-        self._use_width(width)
-        roots, total = draft_input.bonus_tokens[:, None], order.most_context
-        if order.on_device is not None:
-            assert self._step is not None
-            tensors, self._step.report = staging.united(order.on_device, batch.seq_lens, roots, total=total)
-        else:
-            tensors = staging.tensors(batch.seq_lens, roots, total=total)
+        self._use_width(order.width)
+        roots = batch.spec_info.bonus_tokens[:, None]
+        return self._proposed(batch, order.width, staging.tensors(batch.seq_lens, roots, total=order.most_context))
+
+    def _proposed(self, batch: ScheduleBatch, width: int, tensors: VerifyTensors) -> EagleVerifyInput:
+        self._width = width
         backend = self.target_worker.model_runner.attn_backend
         return EagleVerifyInput(
             draft_token=tensors.tokens,
@@ -375,16 +378,89 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             seq_lens_cpu=None,
         )
 
-    def _ordered(self, batch: ScheduleBatch) -> _Order:
-        """Decides on the first rank whether the passes run. Without passes, the order also holds the trees to verify.
+    def _ahead(self, batch: ScheduleBatch, order: StreamOrder) -> tuple[AheadStep | None, LaunchedTrees | None]:
+        """Launches the passes of the draft model, if they were planned, and the suffix drafts in stream order.
 
-        If the policy wanted the passes in most of the latest steps, they are launched at once, before the host knows
-        what the previous step accepted. Suffix drafts are then made while the passes run.
+        Returns:
+            The step, and the trees of the passes. None and None if that failed; the step then waits for its drafts.
         """
-        control = self.suffix.control
-        control.step_begins()
-        if self._share >= _LIKELY and self._has_room():
-            return _Order(follows=True, least_gain=self._least_gain)
+        policy, worker = self.policy, self._draft_worker
+        self.suffix.control.step_begins()
+        requests = list(batch.reqs)
+        try:
+            rows, padding = self.suffix.begin(requests)
+            self._context = order.bound(requests)
+            self._longest = order.longest
+            worker.follows = self._follows()
+            if not worker.follows:
+                self._unread.update(requests)
+                self.counters.add("drafter_paused_steps", 1)
+            plan = order.plan()
+            fit = self._fit(requests)
+            trees = None
+            if policy.runs_passes(fit, plan is None or plan.passes):
+                trees = self._launched_passes(batch, 0.0)
+            step = order.launch(
+                requests,
+                rows,
+                padding,
+                self._context,
+                may_draft=self.suffix.may_draft_now,
+                least_width=1 if trees is None or (plan is not None and plan.passes) else worker.shape.steps + 1,
+                unites=trees is not None,
+                model=partial(self._model_numbers, [request.rid for request in requests], order.lengths, fit),
+            )
+        except Exception:
+            self.suffix.failed("agentspec could not launch drafts in stream order; this step waits for them")
+            return None, None
+        if trees is not None:
+            step.planned.drafter_seconds = policy.costs.draft(len(requests))
+        self._step = step
+        return step, trees
+
+    def _model_numbers(
+        self,
+        rids: list[str],
+        contexts: NDArray[np.int64],
+        fit: NDArray[np.bool_],
+        widths: NDArray[np.int64],
+        seconds: NDArray[np.float64],
+    ) -> ModelNumbers:
+        costs, b, widest = self.policy.costs, len(rids), int(widths[-1])
+        slope = 0.0
+        if self._draft_worker.follows and widest > 1:
+            slope = (costs.extend(b * widest) - costs.extend(b)) / (widest - 1)
+        extend: NDArray[np.float64] = np.multiply(slope, widths - self._width, dtype=np.float64)
+        tau = self.policy.config.tau
+        return ModelNumbers(
+            seconds=seconds + extend + costs.draft(b),
+            extend=extend,
+            promised=self.policy.promised(rids, contexts),
+            # If the draft model is paused, the plan tells what it would save.
+            fit=fit if fit.any() else np.ones(b, np.bool_),
+            passes=self._draft_worker.shape.steps,
+            must_pass=tau == math.inf,
+            alone=tau == math.inf,
+        )
+
+    def _drafts_of(
+        self, batch: ScheduleBatch, order: StreamOrder, step: AheadStep, trees: LaunchedTrees | None
+    ) -> VerifyTensors:
+        """The trees to verify, on the device. The current stream waits for the step's drafts."""
+        # The tree mask is written to the memory that this width's graphs read.
+        self._use_width(step.width)
+        order.join(step)
+        roots, total = batch.spec_info.bonus_tokens[:, None], step.planned.context
+        if trees is None:
+            return self._staging.laid_out(len(batch.reqs), step.width, batch.seq_lens, roots, total=total)
+        config, factor = self.policy.config, self.policy.calibration.factor
+        limits = UnionLimits(step.width, single_precision(config.min_token_prob), single_precision(factor))
+        tensors, step.report = self._staging.united(trees.on_device, limits, batch.seq_lens, roots, total=total)
+        return tensors
+
+    def _ordered(self, batch: ScheduleBatch) -> _Order:
+        """Decides on the first rank whether the passes run. Without passes, the order also holds the trees to verify."""
+        self.suffix.control.step_begins()
         step: _Step = self._begun(batch)
         follows: bool = self._follows()
         if not follows:
@@ -415,28 +491,27 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             self.suffix.failed("agentspec could not choose between drafts; this step has suffix drafts alone")
         seconds = time.perf_counter() - suffix.began
         step = self._step = _Step(rids, suffix, choice, suffix.drafts, seconds=seconds)
-        self._least_gain = choice.least_gain
-        self._share += _SHARE_RATE * (bool(choice.rows.any()) - self._share)
         return step
 
     def _chosen(self, rids: list[str], suffix: SuffixStep) -> Choice:
         width = self.max_width if self.suffix.control.is_fixed else None
-        choice: Choice = self.policy.choose(rids, suffix.drafts, self._fit(suffix), width=width)
+        choice: Choice = self.policy.choose(
+            rids, suffix.drafts, self._fit(suffix.requests) & (suffix.ends >= 0), width=width
+        )
         return choice
 
-    def _fit(self, suffix: SuffixStep) -> NDArray[np.bool_]:
+    def _fit(self, requests: list[Req]) -> NDArray[np.bool_]:
         """bool[b], the rows that the draft model can draft for.
 
         The passes run for all rows, so no row may need positions that the draft model does not know.
         """
         longest = self._longest + self._draft_worker.shape.steps
         if not self._draft_worker.follows or longest > self._max_position:
-            return np.zeros(len(suffix.ends), np.bool_)
-        fit: NDArray[np.bool_] = suffix.ends >= 0
+            return np.zeros(len(requests), np.bool_)
         if self._unread or self.suffix.some_may_not_draft:
-            may = [request not in self._unread and self.suffix.may_draft(request.rid) for request in suffix.requests]
-            fit &= np.array(may)
-        return fit
+            may = [request not in self._unread and self.suffix.may_draft(request.rid) for request in requests]
+            return np.array(may)
+        return np.ones(len(requests), np.bool_)
 
     def _follows(self) -> bool:
         """Whether draft-extend runs after this step.
@@ -444,11 +519,6 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         It does not run while the draft model is paused, or when its padding would reach positions past the context.
         """
         return bool(self._is_awake and self._longest + self.max_width - 1 <= self._max_position)
-
-    def _has_room(self) -> bool:
-        """Like _follows(), but before the host knows how many tokens the latest step accepted."""
-        ahead = self.max_width + max(self.max_width, self._draft_worker.shape.steps)
-        return bool(self._is_awake and self._longest + ahead <= self._max_position)
 
     @property
     def _is_awake(self) -> bool:
@@ -462,7 +532,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             worker.stop.least_gain = least_gain
             with self._clock.timed(partial(self._passes_took, len(batch.reqs))):
                 launched: LaunchedTrees = worker.passes(batch)
-                if not self._can_unite:
+                if self._order is None:
                     launched.start_copy()
             launched.seconds = time.perf_counter() - started
         except Exception:
@@ -470,45 +540,6 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             return None
         self.counters.add("drafter_steps", 1)
         return launched
-
-    def _begun_beside_passes(self, batch: ScheduleBatch) -> _Step:
-        """Like _begun(), while the passes already run. Their drafts have no further cost, so all rows may use them."""
-        step: _Step = self._begun(batch)
-        if not step.choice.rows.any():
-            step.choice = replace(step.choice, rows=self._fit(step.suffix))
-        return step
-
-    def _united_on_device(self, order: _Order, trees: LaunchedTrees | None, step: _Step) -> _Order | None:
-        """Lets the device merge the drafts of both drafters, so that nothing waits for the draft model's trees.
-
-        The controller decides by what the merged trees are expected to be. _observe_union() learns what they were.
-
-        Returns:
-            None if the host has to merge them.
-        """
-        if trees is None or not self._can_unite:
-            return None
-        started = time.perf_counter()
-        suffix, rows, policy = step.suffix, step.choice.rows, self.policy
-        try:
-            passes = max(self._draft_worker.num_passes, 1)
-            foreseen = policy.foresee(step.rids, suffix.drafts, rows, suffix.rooms, passes)
-            _, planned = self.suffix.control.plan(foreseen, suffix.context)
-            least, factor = single_precision(policy.config.min_token_prob), single_precision(policy.calibration.factor)
-            limits = UnionLimits(planned.width, least, factor)
-            step.num_drafted = np.minimum(suffix.rooms, np.int32(planned.width - 1))
-            self._staging.pack(suffix.drafts, step.num_drafted, rows, limits)
-        except Exception:
-            self.suffix.failed("agentspec could not unite drafts on the device; the host unites them")
-            return None
-        drafts = suffix.drafts
-        step.suffix_sources = drafts.sources[drafts.offsets[:-1] + (np.diff(drafts.offsets) > 1)]
-        step.on_device, step.planned = True, planned
-        planned.drafter_seconds = policy.costs.draft(len(step.rids))
-        self._context = planned.context
-        step.seconds += time.perf_counter() - started
-        most = self._most_context(step, planned)
-        return _Order(order.follows, order.least_gain, None, planned.width, None, most, trees.on_device)
 
     def _most_context(self, step: _Step, planned: PlannedStep) -> int:
         is_known = int(step.suffix.ends.min()) >= 0
@@ -560,10 +591,6 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         self._pause.observe_step(step.choice.saved, bool(step.choice.rows.any()), extend)
         self.counters.add("verified_tokens", step.planned.num_tokens)
         self.counters.add("drafting_seconds", step.seconds)
-        if step.on_device:
-            has_nodes = step.choice.rows | (np.diff(step.suffix.drafts.offsets) > 1)
-            self.suffix.launched(step.suffix, has_nodes & (step.num_drafted > 0))
-            return
         step.drafted = DraftedStep.of(step.drafts, step.num_drafted)
         step.drafted.count_drafted(self.counters)
         self.suffix.launched(step.suffix, step.num_drafted > 0)
@@ -586,8 +613,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         finally:
             self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens = kept
         if (step := self._step) is not None:
-            suffix = step.suffix
-            step.read = self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.lengths, result, step.report)
+            of, report = (step, step.report) if isinstance(step, AheadStep) else (step.suffix, None)
+            step.read = self.suffix.accepted.verified(of.requests, of.rows, of.padding, result, report)
         return result
 
     def _agreed(self, order: _Order | None) -> _Order:

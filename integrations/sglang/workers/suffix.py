@@ -1,6 +1,8 @@
 """The worker without a draft model: it feeds NGRAMWorker's verification with suffix drafts of varying width.
 
-One decode step has four parts. The device idles from its last result until part 4 launches the target:
+Where the device runs functions of the host in the order of a stream, parts 1 to 3 are such a function
+(stream_order/steps.py), and the scheduler's thread waits for nothing. Elsewhere, and for batches with a grammar, one decode
+step has four parts. The device idles from its last result until part 4 launches the target:
   1. The engine appends the accepted tokens to its texts, also those of a step that SGLang has not processed yet
      (accepted_tokens.py). Then one native call drafts a tree for every row. A row without a promising draft keeps only
      its root (suffix_drafter.py).
@@ -32,12 +34,14 @@ from sglang.srt.speculative import ngram_worker
 from sglang.srt.speculative.ngram_info import NgramVerifyInput
 
 import agentspec
+from agentspec.drafts import TreeArrays
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.drafting.device_clock import DeviceClock, Start
 from agentspec.integrations.sglang.drafting.rows import DraftedStep
 from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter, SuffixStep
-from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging, grammar_mask
+from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging, VerifyTensors, grammar_mask
 from agentspec.integrations.sglang.sglang_types import BatchResult, NgramDraftInput, Req, ScheduleBatch, ServerArgs
+from agentspec.integrations.sglang.stream_order.steps import AheadStep, StreamOrder
 from agentspec.integrations.sglang.widths.control import PlannedStep
 from agentspec.integrations.sglang.widths.tiers import WidthTiers
 
@@ -92,9 +96,10 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             compat.verify_padded(self.model_runner)
             self.suffix.control.measure_peaks(self.device, config.dtype, int(config.hidden_size))
         self._tp_group = compat.tensor_parallel_group()
-        compat.leave_lengths_to_worker(self.model_runner)
-        self._step: _Step | None = None
-        self._pending: deque[_Step] = deque()
+        self._knows_no_lengths = compat.leave_lengths_to_worker(self.model_runner)
+        self._order: StreamOrder | None = None
+        self._step: _Step | AheadStep | None = None
+        self._pending: deque[_Step | AheadStep] = deque()
         self._clock = DeviceClock(self.device)
         self._started: Start = 0.0
         if self.suffix.drafts_here:
@@ -115,6 +120,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             "width": "fixed" if self.suffix.control.is_fixed else "varying",
             "graphs": self._tiers.describe(),
             "padding_skipped": compat.padding_skipped(self.model_runner),
+            "stream_order": None if self._order is None else self._order.describe(),
             **self.suffix.describe(),
         }
 
@@ -130,6 +136,10 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             full_mask=compat.full_mask_by_default(),
             device=self.device,
         )
+        if self._knows_no_lengths and self._tp_group is None and self._tiers.has_graphs:
+            self._order = self.suffix.in_stream_order(
+                self._staging, self.model_runner, (self.model_runner.attn_backend,)
+            )
 
     def clear_cache_pool(self) -> None:
         """Called for `/flush_cache`: forgets finished outputs. Outputs in the store stay there."""
@@ -142,7 +152,14 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
         """Called once for each verify step, in order. With the overlap schedule, the next step is already launched."""
         del batch_size
-        if self._pending and (step := self._pending.popleft()).suffix is not None:
+        if not self._pending:
+            return
+        step = self._pending.popleft()
+        if isinstance(step, AheadStep):
+            assert self._order is not None
+            self._order.observe(step, num_correct_drafts_per_req)
+            self.suffix.later(self.suffix.verified_ahead, step, num_correct_drafts_per_req)
+        elif step.suffix is not None:
             self.suffix.later(self._observe, step, num_correct_drafts_per_req)
 
     def _observe(self, step: _Step, num_accepted: list[int]) -> None:
@@ -174,6 +191,15 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             self._tiers.use(self.max_width)
         step = self._step
         assert step is not None
+        if isinstance(step, AheadStep):
+            self._clock.stop(self._started, step.planned.took)
+            step.read = self.suffix.accepted.verified(step.requests, step.rows, step.padding, result)
+            result.cap_lens = torch.from_numpy(step.num_nodes)
+            self._pending.append(step)
+            self._widen(result.next_draft_input, width)
+            # The device has work by now.
+            self.suffix.settle()
+            return result
         if step.suffix is not None and step.planned is not None:
             self._launched(step, step.suffix, step.planned, result)
         self._pending.append(step)
@@ -184,7 +210,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
     def _launched(self, step: _Step, suffix: SuffixStep, planned: PlannedStep, result: BatchResult) -> None:
         """Starts the copy of a launched step's result on the first rank, and puts off the bookkeeping."""
         self._clock.stop(self._started, planned.took)
-        self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.lengths, result)
+        self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.padding, result)
         self.suffix.later(self._count, step, suffix, planned)
 
     def _count(self, step: _Step, suffix: SuffixStep, planned: PlannedStep) -> None:
@@ -198,11 +224,39 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         if not batch.forward_mode.is_decode():
             return
         relayed: NgramDraftInput = batch.spec_info
+        accepted, lens = relayed.accept_tokens.view(len(batch.reqs), -1), relayed.accept_lens
+        # A grammar walks the tree on the host before the verification.
+        if self._order is not None and not batch.has_grammar:
+            step = self._ahead(batch, self._order)
+            if step is not None:
+                self._order.join(step)
+                self._started = self._clock.start()
+                rows, context = len(batch.reqs), step.planned.context
+                tensors = self._staging.laid_out(rows, step.width, batch.seq_lens, accepted, lens, total=context)
+                self._set_verify_input(batch, tensors)
+                return
         width, context = self._ordered(batch)
         self._set_width(width)
         self._tiers.use(width)
         self._started = self._clock.start()
-        self._set_verify_input(batch, relayed.accept_tokens.view(len(batch.reqs), -1), relayed.accept_lens, context)
+        tensors = self._staging.tensors(batch.seq_lens, accepted, lens, total=context)
+        self._set_verify_input(batch, tensors, self._staging.arrays)
+
+    def _ahead(self, batch: ScheduleBatch, order: StreamOrder) -> AheadStep | None:
+        """Launches the drafts of a step in stream order; None if that failed."""
+        self.suffix.control.step_begins()
+        requests = list(batch.reqs)
+        try:
+            rows, padding = self.suffix.begin(requests)
+            context = order.bound(requests)
+            step = order.launch(requests, rows, padding, context, may_draft=self.suffix.may_draft_now)
+        except Exception:
+            self.suffix.failed("agentspec could not launch drafts in stream order; this step waits for them")
+            return None
+        self._step = step
+        self._set_width(step.width)
+        self._tiers.use(step.width)
+        return step
 
     def _ordered(self, batch: ScheduleBatch) -> tuple[int, int]:
         """Makes the step and builds the trees to verify. The result is the same on all ranks.
@@ -213,10 +267,10 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         order = None
         if self.suffix.drafts_here:
             self.suffix.control.step_begins()
-            self._step, suffix, width = self._drafted(list(batch.reqs))
-            ends = suffix.ends
+            step, suffix, width = self._drafted(list(batch.reqs))
+            self._step, ends = step, suffix.ends
             if self._tp_group is not None:
-                order = _Order(self._staging.built(), width, self._step.num_drafted, ends)
+                order = _Order(self._staging.built(), width, step.num_drafted, ends)
         if self._tp_group is not None:
             order = self._tp_group.broadcast_object(order, src=0)
         if not self.suffix.drafts_here:
@@ -247,18 +301,18 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self._staging.build(suffix.drafts, planned.width, num_drafted)
         return num_drafted, planned
 
-    def _set_verify_input(self, batch: ScheduleBatch, accepted: torch.Tensor, lens: torch.Tensor, context: int) -> None:
+    def _set_verify_input(self, batch: ScheduleBatch, tensors: VerifyTensors, arrays: TreeArrays | None = None) -> None:
         """Builds SGLang's verify input.
 
         Args:
             batch: SGLang's `ScheduleBatch`.
-            accepted: integer[b, w] on the device, the tokens that the previous step accepted, from SGLang's relay.
-            lens: integer[b] on the device, the number of accepted tokens of each row.
-            context: Number of tokens in the KV cache over all rows.
+            tensors: The trees on the device.
+            arrays: The same on the host, for a batch with a grammar.
         """
-        arrays = self._staging.arrays
-        tensors = self._staging.tensors(batch.seq_lens, accepted, lens, total=context)
-        self.grammar_tree_host = (grammar_mask(arrays), arrays.tokens.ravel()) if batch.has_grammar else None
+        self.grammar_tree_host = None
+        if batch.has_grammar:
+            assert arrays is not None
+            self.grammar_tree_host = grammar_mask(arrays), arrays.tokens.ravel()
         batch.forward_mode = ForwardMode.TARGET_VERIFY
         batch.input_ids = tensors.tokens
         batch.out_cache_loc = ngram_worker.assign_extend_cache_locs_func(

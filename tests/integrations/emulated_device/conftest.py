@@ -20,13 +20,14 @@ def made_up_time() -> MadeUpTime:
 
 @pytest.fixture
 def times() -> StepTimes:
-    """A kernel takes the device 0.01 s and the host 0.001; a copy takes the device 0.02."""
+    """A kernel takes the device 0.01 s and the host 0.001; a copy takes the device 0.02, a host function 0.005 more."""
     return replace(
         StepTimes.load("h200-8b"),
         kernel_seconds=0.01,
         kernel_seconds_per_byte=0.0,
         copy_seconds=0.02,
         copy_seconds_per_byte=0.0,
+        host_function_dispatch=0.005,
         host_launch=0.001,
         host_graph_launch=0.002,
         host_prefill_launch=0.004,

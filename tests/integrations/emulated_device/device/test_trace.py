@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentspec.integrations.emulated_device.device.trace import ChromeTrace, Timeline
+from agentspec.integrations.emulated_device.device.trace import HOST_FUNCTION, ChromeTrace, Timeline
 
 
 class _Now:
@@ -86,3 +86,49 @@ def test_the_trace_is_json_but_for_its_end(tmp_path: Path) -> None:
     spans = [event for event in events if event["ph"] == "X"]
     assert len(spans) == 500
     assert spans[1] == {"ph": "X", "pid": 0, "tid": 0, "name": "verify", "ts": 1e6, "dur": 5e5}
+
+
+def test_a_gap_in_which_a_host_function_runs_is_the_functions(tmp_path: Path) -> None:
+    """
+    device         ▓▓▓▓▓▓▓▓                        ▓▓▓▓▓▓▓▓
+    host function      ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓    ▓▓▓▓
+    host           scheduler   drafting
+                   10      11      12      13      14
+    """
+    path = tmp_path / "trace.json"
+    trace, now = ChromeTrace(path), _Now()
+    line = Timeline(now, trace)
+    line.worked("verify", 10.0, 11.0, None)
+    line.worked(HOST_FUNCTION, 10.5, 12.5, None)
+    now.seconds = 11.5
+    line.enter("drafting")
+    line.worked(HOST_FUNCTION, 13.0, 13.5, None)
+    now.seconds = 14.0
+    line.worked("verify", 14.0, 15.0, None)
+    trace.close()
+    assert line.busy == pytest.approx(2.0)
+    assert line.idle_of == pytest.approx({"no_requests": 0.0, "host_function": 2.0, "scheduler": 0.0, "drafting": 1.0})
+    totals = line.totals()
+    assert totals["busy_share"] == pytest.approx(0.4)
+    assert totals["host_function_seconds"] == pytest.approx(2.5)
+    assert totals["busy_seconds_by"] == pytest.approx({"verify": 2.0})
+    events = json.loads(path.read_text().rstrip().rstrip(",") + "]")
+    lanes = {event["args"]["name"]: event["tid"] for event in events if event["ph"] == "M"}
+    of_functions = [event for event in events if event["ph"] == "X" and event["tid"] == lanes["host function"]]
+    assert [(event["ts"], event["dur"]) for event in of_functions] == [(5e5, 2e6), (3e6, 5e5)]
+    assert len({*lanes.values()}) == 3
+
+
+def test_a_host_function_that_goes_on_fills_the_next_gap_too() -> None:
+    """
+    device         ▓▓▓▓    ▓▓▓▓    ▓▓▓▓
+    host function      ▓▓▓▓▓▓▓▓▓▓
+                   10  11  12  13  14
+    """
+    now, line = _after_a_step()
+    line.worked(HOST_FUNCTION, 11.0, 13.5, None)
+    line.worked("copy", 12.0, 13.0, None)
+    now.seconds = 14.0
+    line.worked("verify", 14.0, 15.0, None)
+    assert line.idle_of["host_function"] == pytest.approx(1.5)
+    assert line.idle_of["scheduler"] == pytest.approx(0.5)

@@ -12,8 +12,10 @@ import pytest
 from every import every
 
 torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
+from numpy.typing import NDArray
+
 from agentspec import Engine, EngineConfig
-from agentspec.integrations.sglang.drafting import accepted_tokens
+from agentspec.drafts import DraftBuffers
 from agentspec.integrations.sglang.drafting.accepted_tokens import AcceptedTokens
 from agentspec.integrations.sglang.drafting.requests import RequestBook
 from agentspec.integrations.sglang.tenants import Tenants
@@ -68,7 +70,7 @@ class Followed:
             self.book.admit(request, end)
         lengths = np.array(ends, np.int64)
         rows = self.engine.rows([request.rid for request in requests])
-        self.accepted.prefilled(requests, rows, lengths, lengths, torch.tensor(next_tokens, dtype=torch.int32))
+        self.accepted.prefilled(requests, rows, lengths, None, torch.tensor(next_tokens, dtype=torch.int32))
 
     def verify(self, requests: list[Any], accepted: list[list[int]], lengths: list[int]) -> SimpleNamespace:
         """Verifies a step whose texts had `lengths`. Returns the result, whose memory the device may reuse."""
@@ -80,8 +82,14 @@ class Followed:
             new_seq_lens=torch.tensor([n + len(row) - 1 for n, row in zip(lengths, accepted, strict=True)]),
         )
         rows = self.engine.rows([request.rid for request in requests])
-        self.accepted.verified(requests, rows, np.array(lengths, np.int64), result)
+        self.accepted.verified(requests, rows, None, result)
         return result
+
+    def ends(self, requests: list[Any]) -> NDArray[np.int64]:
+        """The number of tokens in the KV cache of each request, as the engine knows it."""
+        rows, buffers = self.engine.rows([request.rid for request in requests]), DraftBuffers(len(requests) or 1, 400)
+        self.engine.draft_followed(rows, out=buffers, max_tokens=0)
+        return buffers.ends[: len(requests)]
 
     def length(self, request: Any) -> int:
         return self.engine.num_tokens(request.rid)
@@ -110,7 +118,7 @@ def test_the_first_decode_after_a_prefill_starts_from_the_sampled_token(followed
     followed.prefill([request], [5], [91])
     followed.accepted.catch_up()
     assert (followed.length(request), followed.last_token(request)) == (6, 91)
-    assert followed.accepted.ends([request]).tolist() == [5]
+    assert followed.ends([request]).tolist() == [5]
     request.output_ids.append(91)
     followed.accepted.catch_up()
     assert followed.length(request) == 6, "what is processed is not taken again"
@@ -129,7 +137,7 @@ def test_any_run_of_steps_is_known_without_gap_or_repeat(followed: Followed, lag
         followed.accepted.catch_up()
         written = [token for step in steps[:k] for token in step]
         assert (followed.length(request), followed.last_token(request)) == (5 + len(written), written[-1])
-        assert followed.accepted.ends([request]).tolist() == [5 + len(written) - 1]
+        assert followed.ends([request]).tolist() == [5 + len(written) - 1]
         followed.verify([request], [steps[k]], [5 + len(written)])
     followed.accepted.catch_up()
     assert followed.output(request) == [token for step in steps for token in step]
@@ -154,7 +162,7 @@ def test_a_retraction_drops_what_was_not_processed(followed: Followed) -> None:
     # The tokens [12, 13] that a step accepted are dropped with the request's KV cache, and its text is prefilled again.
     followed.prefill([request], [6], [14])
     followed.accepted.catch_up()
-    assert followed.accepted.ends([request]).tolist() == [6]
+    assert followed.ends([request]).tolist() == [6]
     assert followed.output(request) == [10, 14]
 
 
@@ -179,7 +187,7 @@ def test_what_is_read_back_is_what_was_accepted_then(followed: Followed) -> None
     followed.accepted.wait()
     assert followed.length(request) == 5, "waiting takes nothing"
     followed.accepted.catch_up()
-    assert followed.accepted.ends([request]).tolist() == [7]
+    assert followed.ends([request]).tolist() == [7]
     assert followed.output(request) == [10, 12, 13]
 
 
@@ -189,11 +197,10 @@ def test_a_read_is_as_it_was_packed_with_the_ends_behind() -> None:
     result = SimpleNamespace(
         next_token_ids=torch.tensor([12, 13, 0]), accept_lens=torch.tensor([2]), new_seq_lens=torch.tensor([7])
     )
-    lengths = np.array([6], np.int64)
-    read = followed.accepted.verified([request], followed.engine.rows(["a"]), lengths, result)
+    read = followed.accepted.verified([request], followed.engine.rows(["a"]), None, result)
     assert read.wait().tolist() == [[2, 12, 13, 0, 7]] and read.wait().dtype == np.int64
     assert read.ends().tolist() == [7]
-    assert (read.requests, len(read.rows), read.lengths.tolist()) == ([request], 1, [6])
+    assert (read.requests, len(read.rows)) == ([request], 1)
 
 
 def test_a_report_travels_with_the_tokens_and_belongs_to_no_text(followed: Followed) -> None:
@@ -202,24 +209,24 @@ def test_a_report_travels_with_the_tokens_and_belongs_to_no_text(followed: Follo
     result = SimpleNamespace(
         next_token_ids=torch.tensor([12, 13, 0]), accept_lens=torch.tensor([2]), new_seq_lens=torch.tensor([7])
     )
-    rows, lengths = followed.engine.rows(["a"]), np.array([6], np.int64)
-    read = followed.accepted.verified([request], rows, lengths, result, torch.tensor([[88, 99]]))
+    read = followed.accepted.verified([request], followed.engine.rows(["a"]), None, result, torch.tensor([[88, 99]]))
     assert read.wait().tolist() == [[2, 12, 13, 0, 88, 99, 7]]
     followed.accepted.catch_up()
     assert (followed.length(request), followed.last_token(request)) == (8, 13)
 
 
-def test_ends_are_known_of_the_latest_step_and_of_what_was_prefilled_since(followed: Followed) -> None:
+def test_the_latest_reported_ends_are_known(followed: Followed) -> None:
     a, b, c, d = (Request(rid) for rid in "abcd")
-    assert followed.accepted.ends([a]).tolist() == [-1]
+    assert followed.ends([a]).tolist() == [-1]
     followed.prefill([a, b], [5, 5], [10, 20])
     followed.verify([a, b], [[11], [21, 22]], [6, 6])
     followed.prefill([c], [5], [30])
-    assert followed.accepted.ends([c, b, d, a]).tolist() == [5, 7, -1, 6]
+    followed.accepted.catch_up()
+    assert followed.ends([c, b, d, a]).tolist() == [5, 7, -1, 6]
     followed.verify([b, c], [[23], [31]], [8, 6])
     followed.accepted.catch_up()
-    assert followed.accepted.ends([b, c]).tolist() == [8, 6]
-    assert followed.accepted.ends([a, b, c]).tolist() == [-1, 8, 6]
+    assert followed.ends([b, c]).tolist() == [8, 6]
+    assert followed.ends([a, b, c]).tolist() == [6, 8, 6]
 
 
 def test_a_token_outside_the_vocabulary_is_told_and_costs_its_row_alone() -> None:
@@ -229,22 +236,6 @@ def test_a_token_outside_the_vocabulary_is_told_and_costs_its_row_alone() -> Non
     followed.verify([a, b], [[11, -1], [21]], [6, 6])
     followed.accepted.catch_up()
     assert (followed.lost, followed.last_token(b)) == (1, 21)
-
-
-def test_requests_that_end_with_their_prefill_are_forgotten(
-    followed: Followed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(accepted_tokens, "_MANY", 8)
-    running = Request("running")
-    followed.prefill([running], [5], [10])
-    for i in range(50):
-        request = Request(f"{i}")
-        followed.prefill([request], [5], [10])
-        request.ended = True
-    assert len(followed.accepted._prefilled) <= 8 + 2
-    assert followed.accepted.ends([running]).tolist() == [5]
-    followed.verify([running], [[12]], [6])
-    assert not followed.accepted._prefilled
 
 
 class Scheduler:
@@ -302,7 +293,6 @@ class Scheduler:
         self.followed.accepted.catch_up()
         lengths = [len(request.text) for request in batch]
         self.followed.verify(batch, accepted, lengths)
-        self.ends = {}
         for request, some in zip(batch, accepted, strict=True):
             request.written += some
             self.ends[request] = len(request.text) - 1
@@ -357,7 +347,7 @@ class Scheduler:
             assert self.followed.last_token(request) == request.text[-1]
         order = [self.running[i] for i in self.rng.permutation(len(self.running))]
         expected = [self.ends.get(request, -1) for request in order]
-        assert self.followed.accepted.ends(order).tolist() == expected
+        assert self.followed.ends(order).tolist() == expected
         assert (self.followed.lost, self.followed.errors) == (0, 0)
 
 

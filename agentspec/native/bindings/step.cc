@@ -1,0 +1,151 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "errors.h"
+#include "step/drafting_step.h"
+
+using namespace nanobind::literals;
+
+namespace agentspec::bindings {
+namespace {
+
+using Table = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+template <typename T>
+using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <typename T>
+std::span<const T> all_of(const Vector<T>& array) {
+  return {array.data(), array.size()};
+}
+
+template <typename T>
+std::span<const T> all_of(const std::optional<Vector<T>>& array) {
+  return array ? all_of(*array) : std::span<const T>{};
+}
+
+template <typename To, typename T>
+std::vector<To> copied(const std::optional<Vector<T>>& array) {
+  const std::span<const T> values = all_of(array);
+  return {values.begin(), values.end()};
+}
+
+// A DraftingStep with the Python arrays that it reads and writes. They are released with the next order, because a
+// driver's thread that runs the step must not touch Python's objects.
+class Step {
+ public:
+  Step(nb::object engine, nb::object suffix_only, nb::object with_model, std::size_t max_rows, std::size_t max_width,
+       std::int32_t max_drafted, const Buffer<std::int64_t>& trees, const Buffer<std::int32_t>& packed,
+       const Buffer<std::int32_t>& num_nodes, const Buffer<std::uint8_t>& first_sources,
+       const Buffer<std::uint8_t>& outcomes, const Buffer<std::int64_t>& ends, const Buffer<std::int32_t>& rooms,
+       const Buffer<double>& estimated, const Buffer<std::int64_t>& sizes)
+      : owners_(nb::make_tuple(engine, suffix_only, with_model, trees, packed, num_nodes, first_sources, outcomes,
+                               ends, rooms, estimated, sizes)),
+        step_(nb::cast<Engine&>(engine), nb::cast<Goodput&>(suffix_only), nb::cast<Goodput&>(with_model), max_rows,
+              max_width, max_drafted,
+              {view(trees), view(packed), view(num_nodes), view(first_sources), view(outcomes), view(ends),
+               view(rooms), view(estimated), view(sizes)}) {}
+
+  void prepare(const nb::list& written, const Engine::Rows& rows, const std::optional<Vector<std::int64_t>>& padding,
+               std::int32_t max_tokens, std::size_t width, bool unites, bool suffixes,
+               const Vector<std::int64_t>& widths, const Vector<double>& seconds,
+               const std::optional<Vector<double>>& with_model, double rest, double speedup, double exponent, double exponent_united,
+               const std::optional<Vector<double>>& promised, const std::optional<Vector<bool>>& fit,
+               std::int64_t passes, bool must_pass) {
+    if (!step_.is_done()) throw ConfigError("a step must be done before it is prepared again");
+    DraftingStep::Order order{.rows = rows,
+                              .padding = all_of(padding),
+                              .max_tokens = max_tokens,
+                              .suffixes = suffixes,
+                              .width = width,
+                              .unites = unites,
+                              .planning = {.widths = copied<std::int64_t>(std::optional(widths)),
+                                           .seconds = copied<double>(std::optional(seconds)),
+                                           .with_model = copied<double>(with_model),
+                                           .rest = rest,
+                                           .speedup = speedup,
+                                           .exponent = exponent,
+                                           .exponent_united = exponent_united,
+                                           .promised = copied<double>(promised),
+                                           .fit = copied<std::uint8_t>(fit),
+                                           .passes = passes,
+                                           .must_pass = must_pass}};
+    nb::list kept;
+    for (const nb::handle item : written) {
+      const auto one = nb::cast<nb::tuple>(item);
+      const auto table = nb::cast<Table>(one[1]);
+      const auto ends = nb::cast<std::optional<Vector<std::int64_t>>>(one[2]);
+      const auto of_padding = nb::cast<std::optional<Vector<std::int64_t>>>(one[3]);
+      order.written.push_back({.rows = nb::cast<Engine::Rows&>(one[0]),
+                               .table = {table.data(), table.size()},
+                               .columns = table.shape(1),
+                               .ends = all_of(ends),
+                               .padding = all_of(of_padding)});
+      kept.append(one);
+    }
+    step_.prepare(std::move(order));
+    of_order_ = nb::make_tuple(kept, padding);
+  }
+
+  void run() {
+    const nb::gil_scoped_release release;
+    step_.run();
+  }
+
+  [[nodiscard]] nb::tuple address() {
+    return nb::make_tuple(reinterpret_cast<std::uintptr_t>(&agentspec_run_drafting_step),
+                          reinterpret_cast<std::uintptr_t>(&step_));
+  }
+
+  [[nodiscard]] nb::tuple next() const {
+    const NextStep& next = step_.next();
+    return nb::make_tuple(next.passes, next.width, static_cast<int>(next.reason), next.tokens, next.seconds,
+                          next.tokens_with_model, next.seconds_with_model, next.saved);
+  }
+
+  [[nodiscard]] const DraftingStep& step() const { return step_; }
+
+ private:
+  nb::tuple owners_;
+  nb::object of_order_;
+  DraftingStep step_;
+};
+
+}  // namespace
+
+void bind_step(nb::module_& m) {
+  nb::class_<Step>(m, "DraftingStep")
+      .def(nb::init<nb::object, nb::object, nb::object, std::size_t, std::size_t, std::int32_t,
+                    const Buffer<std::int64_t>&, const Buffer<std::int32_t>&, const Buffer<std::int32_t>&,
+                    const Buffer<std::uint8_t>&, const Buffer<std::uint8_t>&, const Buffer<std::int64_t>&,
+                    const Buffer<std::int32_t>&, const Buffer<double>&, const Buffer<std::int64_t>&>(),
+           nb::kw_only(), "engine"_a, "suffix_only"_a, "with_model"_a, "max_rows"_a, "max_width"_a, "max_drafted"_a,
+           "trees"_a.noconvert(), "packed"_a.noconvert(), "num_nodes"_a.noconvert(), "first_sources"_a.noconvert(),
+           "outcomes"_a.noconvert(), "ends"_a.noconvert(), "rooms"_a.noconvert(), "estimated"_a.noconvert(),
+           "sizes"_a.noconvert())
+      .def("prepare", &Step::prepare, nb::kw_only(), "written"_a, "rows"_a, "padding"_a.noconvert().none(),
+           "max_tokens"_a, "width"_a, "unites"_a, "suffixes"_a, "widths"_a.noconvert(), "seconds"_a.noconvert(),
+           "with_model"_a.noconvert().none(), "rest"_a, "speedup"_a, "exponent"_a, "exponent_united"_a, "promised"_a.noconvert().none(),
+           "fit"_a.noconvert().none(), "passes"_a, "must_pass"_a)
+      .def("run", &Step::run)
+      .def_prop_ro("address", &Step::address)
+      .def_prop_ro("next", &Step::next)
+      .def_prop_ro("is_done", [](const Step& self) { return self.step().is_done(); })
+      .def_prop_ro("error", [](const Step& self) { return self.step().error(); })
+      .def_prop_ro("num_lost", [](const Step& self) { return self.step().num_lost(); })
+      .def_prop_ro("context", [](const Step& self) { return self.step().context(); })
+      .def_prop_ro("longest", [](const Step& self) { return self.step().longest(); })
+      .def_prop_ro("expected", [](const Step& self) { return self.step().expected(); })
+      .def_prop_ro("seconds", [](const Step& self) { return static_cast<double>(self.step().nanoseconds()) * 1e-9; });
+}
+
+}  // namespace agentspec::bindings
