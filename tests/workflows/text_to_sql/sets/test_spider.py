@@ -7,6 +7,7 @@ import pytest
 
 from agentspec import ConfigError
 from agentspec.workflows.text_to_sql.sets.published import read_set
+from agentspec.workflows.text_to_sql.sql.hardness import HARDNESS
 from agentspec.workflows.text_to_sql.sql.sources import open_source
 from agentspec.workflows.text_to_sql.tasks import Task
 
@@ -16,7 +17,7 @@ def test_questions_have_ids_by_file_and_position(spider: Path, drawn: list[Task]
     assert [(t.identity, t.database, t.question, t.sql) for t in found.tasks] == [
         (f"dev-{number}", t.database, t.question, t.sql) for number, t in enumerate(drawn)
     ]
-    assert all(task.evidence == task.difficulty == "" for task in found.tasks)
+    assert all(task.evidence == "" and task.difficulty in HARDNESS for task in found.tasks)
     assert [file.name for file in found.others] == ["train_spider.json", "test.json"]
     # A folder above gives the same, and so does another limit.
     assert read_set("spider", spider.parent, limit=3).tasks == found.tasks[:3]
