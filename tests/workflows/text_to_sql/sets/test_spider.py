@@ -49,8 +49,11 @@ def test_missing_and_damaged_files(spider: Path) -> None:
     (spider / "tables.json").unlink()
     (spider / "test_tables.json").unlink()
     assert read_set("spider", spider).databases.descriptions == {}
-    with pytest.raises(ConfigError, match=r"--difficulty must be one that dev\.json names, got 'hard'; it names none"):
-        read_set("spider", spider, difficulty="hard")
+    named = "easy, extra, hard, medium"
+    with pytest.raises(
+        ConfigError, match=rf"--difficulty must be one that dev\.json names, got 'simple'; it names {named}"
+    ):
+        read_set("spider", spider, difficulty="simple")
     (spider / "dev.json").write_text(json.dumps([{"db_id": "shop", "question": "Who?", "SQL": "SELECT 1"}]))
     with pytest.raises(ConfigError, match="use --format bird"):
         read_set("spider", spider)
