@@ -66,7 +66,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _measured(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     tasks, model, python = folder / "tasks", folder_of(given.model, given.models), agent_python(_AGENT)
     if not tasks.exists():
-        write_tasks(tasks, draw_tasks(seed=given.seed, count=given.tasks, per_repository=1))
+        write_tasks(tasks, draw_tasks(seed=given.seed, count=given.tasks, per_repository=2))
     arguments = (*_MEMORY, "--dtype", given.dtype, "--served-model-name", model.name)
     threads = {"OMP_NUM_THREADS": str(os.cpu_count())}
     system = SYSTEMS["agentspec"]
