@@ -31,7 +31,8 @@ from agentspec.progress import say
 
 PARSER = "qwen25"
 PASSES = ("streamed", "whole")
-SERVERS = ("none", "agentspec")
+SERVERS = {"none": SYSTEMS["none"], "suffix": SYSTEMS["agentspec"]}
+"""By their names in records."""
 _PATH = "/v1/chat/completions"
 _MEMORY = ("--context-length", "4096", "--max-total-tokens", "8192", "--max-running-requests", "4")
 
@@ -193,14 +194,14 @@ def main(words: Sequence[str] | None = None) -> int:
 def _asked(given: argparse.Namespace, model: Path, ask_server: Callable[[RunningServer], Asked]) -> dict[str, Asked]:
     found = {}
     with work_folder(given.logs) as (_, logs):
-        for name in SERVERS:
-            say(f"{SYSTEMS[name].label}, {model.name}")
+        for name, system in SERVERS.items():
+            say(f"{system.label}, {model.name}")
             arguments = (*_MEMORY, "--dtype", given.dtype, "--tool-call-parser", PARSER)
             threads = {"OMP_NUM_THREADS": str(os.cpu_count())}
             log = logs / f"{name}.log"
-            with Server(model, SYSTEMS[name].algorithm, log=log, arguments=arguments, environment=threads) as server:
+            with Server(model, system.algorithm, log=log, arguments=arguments, environment=threads) as server:
                 found[name] = ask_server(server)
-                if SYSTEMS[name].is_ours and not server.agentspec_state():
+                if system.is_ours and not server.agentspec_state():
                     raise AgentspecError(f"agentspec must be active in the server, and is not; see {log}")
     return found
 
