@@ -7,6 +7,7 @@ from typing import Any
 
 from agentspec.evals.page.row import Content, Files, Goal, Row, at_least, clients
 from agentspec.evals.page.served_rows import NAMES, Cell, called, cells, speed, told_speed
+from agentspec.workflows.text_to_sql.sql.hardness import HARDNESS
 
 _REAL_NAMES = {**NAMES, "fixed": "all that is drafted"}
 _REAL_OURS = {"suffix": "suffix drafts", "hybrid-standalone": "hybrid with STANDALONE"}
@@ -97,6 +98,10 @@ _TOLD: Mapping[str, Callable[[str, str, Cell], Iterator[Row]]] = {
 }
 
 
+def _by_hardness(item: tuple[str, Any]) -> int:
+    return HARDNESS.index(item[0]) if item[0] in HARDNESS else len(HARDNESS)
+
+
 def _sql_stages(name: str, content: Content) -> Iterator[Row]:
     """A run of the text-to-SQL agents: what is right, and every stage."""
     stages: Mapping[str, Any] = {stage: figures for stage, figures in content["stages"].items() if figures["calls"]}
@@ -105,7 +110,7 @@ def _sql_stages(name: str, content: Content) -> Iterator[Row]:
     after = sum(figures["accept_length"] * figures["verify_steps"] for figures in stages.values())
     parts = ", ".join(
         f"{difficulty} {part['accuracy']:.0%} of {part['graded']}"
-        for difficulty, part in content["accuracy_by_difficulty"].items()
+        for difficulty, part in sorted(content["accuracy_by_difficulty"].items(), key=_by_hardness)
     )
     yield Row(
         f"text-to-SQL agents, {run}, {sum(figures['calls'] for figures in stages.values())} calls",
@@ -116,11 +121,12 @@ def _sql_stages(name: str, content: Content) -> Iterator[Row]:
         name,
     )
     for stage, figures in stages.items():
+        right = f", {figures['right']} of {figures['graded']} statements right" if "right" in figures else ""
         yield Row(
             f"text-to-SQL agents, stage {stage}, {figures['calls']} calls",
             NAMES["suffix"],
             f"accept length {figures['accept_length']:.2f}; {figures['prompt_mean']:.0f} and "
-            f"{figures['completion_mean']:.0f} tokens a prompt and an answer, {figures['fallbacks']} fallbacks",
+            f"{figures['completion_mean']:.0f} tokens a prompt and an answer, {figures['fallbacks']} fallbacks{right}",
             "",
             (),
             name,
