@@ -3,8 +3,8 @@
 Dataset: drawn requests with 1 to 3 tools, in the chat template of Qwen2.5-Coder, read by SGLang's parser for Qwen.
 Metric: answers that differ between servers, and calls that differ between a stream and the whole answer; accept lengths;
 tokens a second; how many calls are the expected ones, which says how good the model is.
-Pattern: each server runs alone and is asked all requests twice: streamed when it has learnt nothing, and then whole, when
-it has seen every answer once.
+Pattern: the servers are asked in turns, all requests twice: streamed when they have learnt nothing, and then whole, when
+they have written every answer once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from agentspec.evals.real_models import FOLDER, SOURCES, folder_of
 from agentspec.evals.systems import SYSTEMS
 from agentspec.evals.tool_calls.requests import ToolRequest, draw_requests
 from agentspec.integrations.servers.server import RunningServer, Server
-from agentspec.progress import say
+from agentspec.progress import Progress, say
 
 PARSER = "qwen25"
 PASSES = ("streamed", "whole")
@@ -102,11 +103,19 @@ Asked = dict[str, list[Answer]]
 """The answers by pass, in the order of the requests."""
 
 
-def ask_all(server: RunningServer, requests: Sequence[ToolRequest], max_tokens: int) -> Asked:
-    """The answers in both passes."""
-    return {
-        name: [ask(server, request, max_tokens, streamed=name == "streamed") for request in requests] for name in PASSES
-    }
+def ask_in_turns(
+    servers: Mapping[str, RunningServer], requests: Sequence[ToolRequest], max_tokens: int
+) -> dict[str, Asked]:
+    """The answers of all servers in both passes. Each request goes to all servers before the next one."""
+    asked: dict[str, Asked] = {name: {} for name in servers}
+    with Progress("requests", len(PASSES) * len(requests)) as progress:
+        for place, name in enumerate(PASSES):
+            for number, request in enumerate(requests):
+                progress.update(place * len(requests) + number, name)
+                for label, server in servers.items():
+                    answer = ask(server, request, max_tokens, streamed=name == "streamed")
+                    asked[label].setdefault(name, []).append(answer)
+    return asked
 
 
 def records_of(requests: Sequence[ToolRequest], asked: Mapping[str, Asked]) -> list[dict[str, Any]]:
@@ -179,7 +188,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         model = folder_of(given.model, given.models)
         requests = draw_requests(given.requests, given.seed)
-        asked = _asked(given, model, lambda server: ask_all(server, requests, given.max_tokens))
+        asked = _asked(given, model, requests)
     except AgentspecError as error:
         say(str(error))
         return 2
@@ -191,19 +200,20 @@ def main(words: Sequence[str] | None = None) -> int:
     return int(not all(one["identical"] and one["calls_streamed_as_whole"] == one["requests"] for one in records))
 
 
-def _asked(given: argparse.Namespace, model: Path, ask_server: Callable[[RunningServer], Asked]) -> dict[str, Asked]:
-    found = {}
-    with work_folder(given.logs) as (_, logs):
+def _asked(given: argparse.Namespace, model: Path, requests: Sequence[ToolRequest]) -> dict[str, Asked]:
+    arguments = (*_MEMORY, "--dtype", given.dtype, "--tool-call-parser", PARSER)
+    threads = {"OMP_NUM_THREADS": str(os.cpu_count())}
+    servers: dict[str, RunningServer] = {}
+    with ExitStack() as stack:
+        _, logs = stack.enter_context(work_folder(given.logs))
         for name, system in SERVERS.items():
-            say(f"{system.label}, {model.name}")
-            arguments = (*_MEMORY, "--dtype", given.dtype, "--tool-call-parser", PARSER)
-            threads = {"OMP_NUM_THREADS": str(os.cpu_count())}
+            say(f"starting {system.label}, {model.name}")
             log = logs / f"{name}.log"
-            with Server(model, system.algorithm, log=log, arguments=arguments, environment=threads) as server:
-                found[name] = ask_server(server)
-                if system.is_ours and not server.agentspec_state():
-                    raise AgentspecError(f"agentspec must be active in the server, and is not; see {log}")
-    return found
+            server = Server(model, system.algorithm, log=log, arguments=arguments, environment=threads)
+            servers[name] = stack.enter_context(server)
+            if system.is_ours and not servers[name].agentspec_state():
+                raise AgentspecError(f"agentspec must be active in the server, and is not; see {log}")
+        return ask_in_turns(servers, requests, given.max_tokens)
 
 
 def _texts(asked: Asked) -> dict[str, list[dict[str, Any]]]:
