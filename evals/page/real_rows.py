@@ -60,24 +60,20 @@ def real_rows(files: Files) -> list[Row]:
 
 
 def _tool_calls(name: str, pass_name: str, cell: Cell) -> Iterator[Row]:
-    ours, plain = cell["suffix"][0], cell["none"][0]
-    number = ours["requests"]
-    goals = (
-        Goal(f"answers as plain {ours['answers_as_plain']}, goal {number}", ours["answers_as_plain"] == number),
-        Goal(
-            f"calls streamed as whole {ours['calls_streamed_as_whole']}, goal {number}",
-            ours["calls_streamed_as_whole"] == number,
-        ),
-    )
-    ratio = speed([ours]) / speed([plain])
-    yield Row(
-        f"tool calls, {ours['model']}, {pass_name}, 1 client, {number} calls",
-        NAMES["suffix"],
-        f"{told_speed([ours])} tokens/s: {ratio:.2f} x plain",
-        f"plain {told_speed([plain])}",
-        goals,
-        name,
-    )
+    plain = cell["none"][0]
+    for ours in [cell[system][0] for system in cell if system != "none"]:
+        number, same, streamed = (ours[key] for key in ("requests", "answers_as_plain", "calls_streamed_as_whole"))
+        yield Row(
+            f"tool calls, {ours['model']}, {pass_name}, 1 client, {number} calls",
+            {**_REAL_OURS, **_REAL_NAMES}[ours["system"]],
+            f"{told_speed([ours])} tokens/s: {speed([ours]) / speed([plain]):.2f} x plain",
+            f"plain {told_speed([plain])}",
+            (
+                Goal(f"answers as plain {same}, goal {number}", same == number),
+                Goal(f"calls streamed as whole {streamed}, goal {number}", streamed == number),
+            ),
+            name,
+        )
 
 
 def _coding_agent(name: str, pass_name: str, cell: Cell) -> Iterator[Row]:

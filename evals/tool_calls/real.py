@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,12 @@ from agentspec.progress import Progress, say
 
 PARSER = "qwen25"
 PASSES = ("streamed", "whole")
-SERVERS = {"none": SYSTEMS["none"], "suffix": SYSTEMS["agentspec"]}
-"""By their names in records."""
+SERVERS = {
+    "none": SYSTEMS["none"],
+    "suffix": SYSTEMS["agentspec"],
+    "fixed": replace(SYSTEMS["agentspec"], arguments=("--agentspec-controller", "fixed")),
+}
+"""By their names in records: plain SGLang, agentspec as shipped, and agentspec that verifies all that is drafted."""
 _PATH = "/v1/chat/completions"
 _MEMORY = ("--context-length", "4096", "--max-total-tokens", "8192", "--max-running-requests", "4")
 
@@ -179,6 +183,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default="0.5b", choices=sorted(SOURCES), help="parameters (default %(default)s)")
     options.folder("--models", f"folder of all models (default {FOLDER})", FOLDER)
     options.text("--dtype", "float32", "type of the weights")
+    parser.add_argument(
+        "--system", default="suffix", choices=list(SERVERS)[1:], help="beside plain SGLang (default %(default)s)"
+    )
     options.number("--requests", 20, "draw N requests")
     options.number("--max-tokens", 120, "longest answer")
     options.number("--seed", 0, "seed of the requests")
@@ -206,10 +213,13 @@ def _asked(given: argparse.Namespace, model: Path, requests: Sequence[ToolReques
     servers: dict[str, RunningServer] = {}
     with ExitStack() as stack:
         _, logs = stack.enter_context(work_folder(given.logs))
-        for name, system in SERVERS.items():
+        for name in ("none", given.system):
+            system = SERVERS[name]
             say(f"starting {system.label}, {model.name}")
             log = logs / f"{name}.log"
-            server = Server(model, system.algorithm, log=log, arguments=arguments, environment=threads)
+            server = Server(
+                model, system.algorithm, log=log, arguments=(*arguments, *system.arguments), environment=threads
+            )
             servers[name] = stack.enter_context(server)
             if system.is_ours and not servers[name].agentspec_state():
                 raise AgentspecError(f"agentspec must be active in the server, and is not; see {log}")
