@@ -1,7 +1,7 @@
 """`agentspec eval-page`: every table of results in the docs, and the README's plot, made from the files of figures.
 
-Data: every JSON file in a folder of evals/results except `archive`; see offline_rows.py and served_rows.py for what is
-shown of each.
+Data: every JSON file in a folder of evals/results except `archive`; see offline_rows.py, served_rows.py and real_rows.py
+for what is shown of each.
 Metric: none of its own; goals met and missed are counted.
 Pattern: equal files give equal pages, so that a test can find a page that is out of date.
 """
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from agentspec.errors import ConfigError
 from agentspec.evals.options import Options
-from agentspec.evals.page import curve_rows, offline_rows, readme_plot, served_rows
+from agentspec.evals.page import curve_rows, offline_rows, readme_plot, real_rows, served_rows
 from agentspec.evals.page.row import Content, Files, Goal, Row
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -57,7 +57,7 @@ TITLES = {
     "text-to-sql": "Staged text-to-SQL agents",
 }
 """In the order of the page."""
-_READERS = {**served_rows.READERS, **offline_rows.READERS, "curve": curve_rows.curve_rows}
+_READERS = {**served_rows.READERS, **offline_rows.READERS, "curve": curve_rows.curve_rows, "real": real_rows.real_rows}
 
 
 class Topic(NamedTuple):

@@ -16,15 +16,6 @@ NAMES = {
     "hybrid": "hybrid with EAGLE-3",
 }
 _OURS = ("suffix", "hybrid")
-_REAL_NAMES = {**NAMES, "fixed": "all that is drafted"}
-_REAL_OURS = {"suffix": "suffix drafts", "hybrid-standalone": "hybrid with STANDALONE"}
-# The least ratio to the best of a rival's settings, by task, pass and system.
-_REAL_GOALS = {
-    ("edits", "cold", "suffix"): {"none": 4.0, "fixed": 0.9},
-    ("edits", "warm", "suffix"): {"none": 4.0, "fixed": 0.9},
-    ("edits", "cold", "hybrid-standalone"): {"standalone": 1.5},
-    ("qwen_sql_agents", "warm", "suffix"): {"ngram": 1.1},
-}
 _PREDICTED_GOAL = 3.0
 _CONTROLS = ("chat_mt_bench", "math_gsm8k")
 _LIVE = {"text_to_sql": "text-to-SQL agents", "open_chat": "open prompts"}
@@ -82,8 +73,8 @@ def _live(name: str, found: Mapping[tuple[str, str, int], Cell]) -> Iterator[Row
             yield Row(
                 f"{_LIVE[task]}, {pass_name}, {clients(number)}, {cell[system][0]['requests']} calls",
                 NAMES[system],
-                f"{_told(cell[system])} tokens/s: {', '.join(parts)}",
-                ", ".join(f"{_called(base)} {_told(cell[base])}" for base in cell if base not in _OURS),
+                f"{told_speed(cell[system])} tokens/s: {', '.join(parts)}",
+                ", ".join(f"{called(base)} {told_speed(cell[base])}" for base in cell if base not in _OURS),
                 tuple(goals),
                 name,
             )
@@ -95,7 +86,7 @@ def _span(repeats: Sequence[Record], base: str) -> str:
     return f" ({min(ratios):.2f}-{max(ratios):.2f})" if len(ratios) > 1 else ""
 
 
-def _told(repeats: Sequence[Record]) -> str:
+def told_speed(repeats: Sequence[Record]) -> str:
     """Tokens a second, and the accept length of a system that drafts."""
     length = mean(record["accept_length"] for record in repeats)
     return f"{speed(repeats):,.0f}" + ("" if repeats[0]["system"] == "none" else f" ({length:.2f})")
@@ -126,39 +117,6 @@ def _replayed(name: str, task: str, found: Sequence[Cell]) -> Iterator[Row]:
         (goal,),
         name,
     )
-
-
-def real_rows(files: Files) -> list[Row]:
-    """A real model's own answers: ours beside each rival's best."""
-    rows = []
-    for name, content in files.items():
-        for (task, pass_name, number), cell in cells(content["records"]).items():
-            for system in [system for system in _REAL_OURS if system in cell]:
-                of = speed(cell[system])
-                best: dict[str, float] = {}
-                for rival in [rival for rival in cell if rival not in _REAL_OURS]:
-                    kind = rival.split("-")[0]
-                    best[kind] = max(best.get(kind, 0.0), speed(cell[rival]))
-                goals = [
-                    at_least(f"x {_REAL_NAMES[kind]}", of / best[kind], goal)
-                    for kind, goal in _REAL_GOALS.get((task, pass_name, system), {}).items()
-                    if kind in best
-                ]
-                told = [_called(rival) + " " + _told(cell[rival]) for rival in cell if rival not in _REAL_OURS]
-                first = cell[system][0]
-                same = ", answers differ" if first.get("identical") is False else ""
-                ratios = ", ".join(f"{of / value:.2f} x {_REAL_NAMES[kind]}" for kind, value in best.items())
-                rows.append(
-                    Row(
-                        f"{task}, {first['model']}, {pass_name}, {clients(number)}, {first['requests']} calls",
-                        _REAL_OURS[system],
-                        f"{_told(cell[system])} tokens/s: {ratios}{same}",
-                        ", ".join(told),
-                        tuple(goals),
-                        name,
-                    )
-                )
-    return rows
 
 
 def emulated_rows(files: Files) -> list[Row]:
@@ -193,8 +151,8 @@ def _emulated(name: str, records: Sequence[Record]) -> list[Row]:
                 Row(
                     f"{task}, {pass_name}, {clients(number)}, {cell[system][0]['emulated']} emulated",
                     NAMES[system],
-                    f"{_told(cell[system])} tokens/s: {speed(cell[system]) / single[best]:.2f} x {_called(best)}",
-                    ", ".join(f"{_called(base)} {_told(cell[base])}" for base in single if base != system),
+                    f"{told_speed(cell[system])} tokens/s: {speed(cell[system]) / single[best]:.2f} x {called(best)}",
+                    ", ".join(f"{called(base)} {told_speed(cell[base])}" for base in single if base != system),
                     tuple(goals),
                     name,
                 )
@@ -234,7 +192,7 @@ def predicted_rows(files: Files) -> list[Row]:
     return rows
 
 
-def _called(system: str) -> str:
+def called(system: str) -> str:
     base, _, number = system.partition("-")
     unit = {"eagle3": "steps", "ngram": "tokens"}.get(base)
     return NAMES.get(base, base) + (f" with {number} {unit}" if number and unit else f" {number}" if number else "")
@@ -287,13 +245,13 @@ def _hybrid(name: str, row: Record, content: Content) -> Row:
         if goal["name"].startswith(prefixes)
     ]
     if workload in ("agents-cold", "agents"):
-        goals.append(at_least(f"x {_called(best)}", ratio, _HYBRID_GOAL))
+        goals.append(at_least(f"x {called(best)}", ratio, _HYBRID_GOAL))
     return Row(
         f"{_HYBRID_WORKLOADS.get(workload, workload)}, {row['requests']} calls",
         NAMES["hybrid"],
-        f"{row['tokens_per_second']:.0f} ({row['accept_length']:.2f}) tokens/s: {ratio:.2f} x {_called(best)}",
+        f"{row['tokens_per_second']:.0f} ({row['accept_length']:.2f}) tokens/s: {ratio:.2f} x {called(best)}",
         ", ".join(
-            f"{_called(system)} {one['tokens_per_second']:.0f}"
+            f"{called(system)} {one['tokens_per_second']:.0f}"
             + ("" if system == "none" else f" ({one['accept_length']:.2f})")
             for system, one in others.items()
         ),
@@ -323,7 +281,7 @@ def load_rows(files: Files) -> list[Row]:
                     "suffix drafts, objective `run`",
                     f"{at['agentspec']:.0f} tokens/s",
                     ", ".join(
-                        f"{_called(system)} {value:.0f}"
+                        f"{called(system)} {value:.0f}"
                         for system, value in at.items()
                         if system not in ("agentspec", "ahead")
                     ),
@@ -337,7 +295,7 @@ def load_rows(files: Files) -> list[Row]:
 def _wanted(name: str) -> str:
     """In words, what a bench calls a goal."""
     ratio, _, base = name.rpartition("tokens/s over ")
-    return name.replace("drafter", "draft model") if ratio or not base or base == name else f"x {_called(base)}"
+    return name.replace("drafter", "draft model") if ratio or not base or base == name else f"x {called(base)}"
 
 
 def fidelity_rows(files: Files) -> list[Row]:
@@ -396,7 +354,6 @@ _STORE_UNITS = {"ratio of accepted tokens a step": "x", "% of a step": "%", "us 
 
 READERS: dict[str, Callable[[Files], list[Row]]] = {
     "eval": eval_rows,
-    "real": real_rows,
     "emulated": emulated_rows,
     "predictions": predicted_rows,
     "hybrid": hybrid_rows,

@@ -11,6 +11,7 @@ import pytest
 from needs import ROOT, TRACES
 
 from agentspec.evals import real_models
+from agentspec.evals.tool_calls import real
 from agentspec.evals.workloads import TASKS
 from agentspec.evals.workloads.task import Conversation, TaskInputs
 from agentspec.integrations.servers.server import Server
@@ -37,3 +38,7 @@ def test_a_cold_server_edits_as_plain_sglang_does_in_few_steps(tmp_path: Path) -
     answers, steps = answered("AGENTSPEC")
     assert answers == answered("none")[0]
     assert sum(map(len, answers)) > 4 * steps > 0
+
+
+def test_streamed_tool_calls_are_those_of_plain_sglang() -> None:
+    assert real.main(["--models", str(ROOT / real_models.FOLDER), "--requests", "8", "--max-tokens", "60"]) == 0

@@ -16,7 +16,8 @@ from agentspec.workflows.swe.tasks import Task
 
 # Makes the same commands in the same repository print the same text: no times, compiled files or user settings.
 COMMAND_ENVIRONMENT = {
-    "GIT_CONFIG_GLOBAL": "/dev/null",
+    # A file that is not there and cannot be made. Git would replace /dev/null by a file if root called `git config --global`.
+    "GIT_CONFIG_GLOBAL": "/nonexistent/gitconfig",
     "GIT_CONFIG_NOSYSTEM": "1",
     "LC_ALL": "C.UTF-8",
     "PYTHONDONTWRITEBYTECODE": "1",

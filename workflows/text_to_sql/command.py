@@ -11,17 +11,16 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import sqlite3
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from agentspec.environment import describe
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.progress import Progress
 from agentspec.workflows.text_to_sql.agents.client import OpenAIChat, SamplingModel
@@ -31,10 +30,13 @@ from agentspec.workflows.text_to_sql.options import arguments_parser, check_opti
 from agentspec.workflows.text_to_sql.records import Record, RecordFile
 from agentspec.workflows.text_to_sql.run import recorded_config, run_tasks
 from agentspec.workflows.text_to_sql.sets.published import read_set
+from agentspec.workflows.text_to_sql.sql.hardness import hardness
 from agentspec.workflows.text_to_sql.sql.scorers import ScorerName
 from agentspec.workflows.text_to_sql.sql.sources import Databases, find_databases, read_notes
 from agentspec.workflows.text_to_sql.summary import summary_of, table
 from agentspec.workflows.text_to_sql.tasks import Task, generated_tasks, read_tasks
+
+_PACKAGES = ("agentspec", "openai", "sqlglot", "sglang", "torch")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,6 +108,8 @@ def _own_files(options: argparse.Namespace) -> tuple[list[Task], Databases, str]
     """The same for the user's own questions and databases."""
     paths = find_databases(options.databases)
     tasks = read_tasks(options.questions, next(iter(paths)) if len(paths) == 1 else "")
+    if _scorer(options) == "spider":
+        tasks = [replace(task, difficulty=task.difficulty or hardness(task.sql)) for task in tasks]
     return tasks, Databases(paths, read_notes(options.notes) if options.notes else {}), options.questions.name
 
 
@@ -207,18 +211,13 @@ def _run_name(options: argparse.Namespace) -> str:
 
 def _context(options: argparse.Namespace, config: WorkflowConfig, asked: str) -> dict[str, Any]:
     """The settings and versions that the figures depend on."""
-    versions = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
-    for name, distribution in {"agentspec": "sglang-agentspec", "openai": "openai", "sqlglot": "sqlglot"}.items():
-        try:
-            versions[name] = metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
+    described = describe(_PACKAGES)
     return {
+        **described,
+        "versions": {**described["versions"], "sqlite": sqlite3.sqlite_version},
         "run": _run_name(options),
         "questions_file": asked,
         "seed": options.seed,
         "concurrency": options.concurrency,
         "config": recorded_config(config, _scorer(options)),
-        "versions": versions,
-        "hardware": {"machine": platform.machine(), "cores": os.cpu_count()},
     }

@@ -1,12 +1,12 @@
 """The record of a question: one JSON object per line, with every call.
 
     {"session", "task", "run", "config", "question", "evidence", "difficulty", "gold", "sql", "outcome", "detail",
-     "seconds", "outside_seconds", "fallbacks", "calls": [{"stage", "messages", "output", "prompt_tokens", "completion_tokens", "finish_reason",
-     "began", "seconds"}, ...], "failures": [{"stage", "error", "began", "seconds"}, ...]}
+     "seconds", "outside_seconds", "fallbacks", "calls": [{"stage", "messages", "output", "prompt_tokens", "completion_tokens",
+     "verify_steps", "finish_reason", "began", "seconds"}, ...], "failures": [{"stage", "error", "began", "seconds"}, ...]}
 
 `session` is the question's identity, `task` its database, `run` the model. `evidence` and `difficulty` are those of the
 set of questions, "" where it has none. Seconds are wall time; `outside_seconds` are
-those without a call in progress. `agentspec report` and `agentspec replay` read the calls.
+those without a call in progress. `verify_steps` is 0 unless the server tells it. `agentspec report` and `agentspec replay` read the calls.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def record_of(
                 "output": call.completion.text,
                 "prompt_tokens": call.completion.prompt_tokens,
                 "completion_tokens": call.completion.completion_tokens,
+                "verify_steps": call.completion.verify_steps,
                 "finish_reason": call.completion.finish_reason,
                 **times,
             }

@@ -12,7 +12,7 @@ from agentspec.workflows.text_to_sql.records import RECORD_OUTCOMES, Record
 
 
 def summary_of(records: Sequence[Record]) -> dict[str, Any]:
-    """The figures of a run: outcomes, accuracy, times, and calls, tokens and fallbacks by stage.
+    """The figures of a run: outcomes, accuracy, times, and calls, tokens, fallbacks and accept lengths by stage.
 
     `accuracy` is over the questions with gold SQL that runs, failed questions included; None if there are none.
     `accuracy_by_difficulty` is the same for each difficulty that the questions name, in the order of the records. Seconds
@@ -56,6 +56,9 @@ def _stage_figures(stage: str, records: Sequence[Record]) -> dict[str, Any]:
     calls = [call for record in records for call in record["calls"] if call["stage"] == stage]
     prompts, answers = [call["prompt_tokens"] for call in calls], [call["completion_tokens"] for call in calls]
     count = max(1, len(calls))
+    # The prefill gives the first token of an answer.
+    drafted_for = [call for call in calls if call.get("verify_steps")]
+    steps = sum(call["verify_steps"] for call in drafted_for)
     return {
         "calls": len(calls),
         "failed_calls": sum(call["stage"] == stage for record in records for call in record["failures"]),
@@ -64,6 +67,10 @@ def _stage_figures(stage: str, records: Sequence[Record]) -> dict[str, Any]:
         "prompt_mean": round(sum(prompts) / count, 1),
         "completion_tokens": sum(answers),
         "completion_mean": round(sum(answers) / count, 1),
+        "verify_steps": steps,
+        "accept_length": round(sum(call["completion_tokens"] - 1 for call in drafted_for) / steps, 2)
+        if steps
+        else None,
         "seconds_mean": round(sum(call["seconds"] for call in calls) / count, 4),
     }
 
@@ -86,12 +93,15 @@ def table(summary: dict[str, Any]) -> str:
             f"seconds a question p50 {summary['seconds_p50']:.2f}, p99 {summary['seconds_p99']:.2f}"
             + (f"; {outside:.1%} of the time outside the model" if outside is not None else "")
         )
-    lines.append(f"{'stage':<10}{'calls':>7}{'failed':>8}{'fallbacks':>11}{'prompt':>10}{'answer':>9}{'seconds':>9}")
-    lines[-1] += "   (tokens and seconds: mean)"
+    lines.append(
+        f"{'stage':<10}{'calls':>7}{'failed':>8}{'fallbacks':>11}{'prompt':>10}{'answer':>9}{'seconds':>9}{'accepted':>10}"
+    )
+    lines[-1] += "   (tokens and seconds: mean; accepted: tokens a step)"
     for stage, row in summary["stages"].items():
         lines.append(
             f"{stage:<10}{row['calls']:>7}{row['failed_calls']:>8}{row['fallbacks']:>11}"
             f"{row['prompt_mean']:>10.0f}{row['completion_mean']:>9.0f}{row['seconds_mean']:>9.3f}"
+            + (f"{row['accept_length']:>10.2f}" if row["accept_length"] else f"{'-':>10}")
         )
     if summary["first_error"]:
         lines.append(f"first error: {summary['first_error']}")

@@ -41,7 +41,7 @@ class Task:
 def read_tasks(path: Path, default_database: str = "") -> list[Task]:
     """Read questions from JSON lines, plain or compressed (.xz, .gz).
 
-    A line is `{"question", "database", "sql"?, "id"?}`; `db`, `db_id`, `gold` and `query` are accepted, too. If
+    A line is `{"question", "database", "sql"?, "id"?, "difficulty"?}`; `db`, `db_id`, `gold` and `query` are accepted, too. If
     a line is a recorded chat, its question is the first user message.
 
     Args:
@@ -91,7 +91,8 @@ def _task(record: Any, fallback_identity: str, default_database: str) -> Task:
         raise ValueError(f"no {'database' if question else 'question'} in {', '.join(sorted(map(str, record)))}")
     identity = _first(record, _IDENTITY_FIELDS) or fallback_identity
     # Prompts need the question on one line.
-    return Task(identity, database, " ".join(question.split()), _first(record, _SQL_FIELDS))
+    difficulty = _first(record, ("difficulty",))
+    return Task(identity, database, " ".join(question.split()), _first(record, _SQL_FIELDS), difficulty=difficulty)
 
 
 def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from agentspec.workflows.swe.endpoint import Endpoint
 from agentspec.workflows.swe.reference_solver import NAME, answers
 from agentspec.workflows.swe.run import RunConfig, run_tasks
 from agentspec.workflows.swe.tasks import Task
-from agentspec.workflows.swe.workspace import Workspace
+from agentspec.workflows.swe.workspace import Workspace, command_environment
 
 
 @pytest.mark.agents
@@ -214,6 +215,19 @@ def test_one_run_a_workspace(tasks: list[Task], tmp_path: Path) -> None:
             pass
     with Workspace(tmp_path):
         pass
+
+
+def test_agents_change_no_settings_of_git_outside_their_folder(tasks: list[Task], tmp_path: Path) -> None:
+    settings = Path(command_environment()["GIT_CONFIG_GLOBAL"])
+    # Root's git replaces even a device by a file.
+    assert not settings.parent.exists()
+    with Workspace(tmp_path / "work") as workspace:
+        folder = workspace.prepare(tasks[0])
+        words = ["git", "config", "--global", "user.name", "x"]
+        environment = {**os.environ, **command_environment()}
+        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode and "could not lock config file" in done.stderr
+    assert not settings.parent.exists() and Path(os.devnull).is_char_device()
 
 
 def test_a_missing_agent_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -31,6 +31,16 @@ def test_time_of_the_model_is_counted_once_where_calls_overlap() -> None:
     assert transcript.model_seconds() == pytest.approx(2 + 4)
 
 
+def test_stages_have_the_accept_length_that_the_server_tells() -> None:
+    told = {"sglext": {"spec_tokens_details": {"spec_verify_ct": 2}}}
+    answers = [Completion("x", 20, 7, extra=told), Completion("x", 20, 1, extra=told), Completion("x", 20, 50)]
+    figures = summary_of([record("a", "correct", *(Call("draft", (), answer) for answer in answers), call("check"))])
+    assert figures["stages"]["draft"]["accept_length"] == 1.5 and figures["stages"]["draft"]["verify_steps"] == 4
+    assert figures["stages"]["check"]["accept_length"] is None
+    draft, check = (line.split() for line in table(figures).splitlines() if line.startswith(("draft", "check")))
+    assert (draft[-1], check[-1]) == ("1.50", "-")
+
+
 def test_failed_calls_stand_apart() -> None:
     kept = record("a", "error", call("classify"), call("extract", error="down"))
     assert [c["stage"] for c in kept["calls"]] == ["classify"] and kept["calls"][0]["output"] == "x"

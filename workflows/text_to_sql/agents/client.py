@@ -29,6 +29,14 @@ class Completion:
     extra: dict[str, Any] = field(default_factory=dict)
     error: str = ""
 
+    @property
+    def verify_steps(self) -> int:
+        """Number of steps that verified drafts, of SGLang with `return_spec_tokens_details` in the request; else 0."""
+        found: Any = self.extra
+        for name in ("sglext", "spec_tokens_details", "spec_verify_ct"):
+            found = found.get(name) if isinstance(found, dict) else None
+        return found if isinstance(found, int) else 0
+
 
 class ChatModel(Protocol):
     """A chat model that decodes greedily."""

@@ -5,8 +5,8 @@
                                                                      column_names, column_names_original, ...}, ...]
     database/DB/DB.sqlite, test_database/DB/DB.sqlite
 
-The files give no ids, so a question's id is the file's name with its position. They give no difficulty either: Spider's
-own scorer derives the hardness from its parse of the gold query.
+The files give no ids, so a question's id is the file's name with its position. Their difficulty is the hardness that
+Spider's own scorer derives from the gold query.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from agentspec.errors import ConfigError
 from agentspec.workflows.text_to_sql.agents.ranking import words_of
 from agentspec.workflows.text_to_sql.sets.questions import annotation, read_json, read_tasks, sql_of, text_of
+from agentspec.workflows.text_to_sql.sql.hardness import hardness
 from agentspec.workflows.text_to_sql.sql.sources import Description, Descriptions
 from agentspec.workflows.text_to_sql.tasks import Task
 
@@ -39,11 +40,13 @@ def read_questions(path: Path) -> list[Task]:
 def _task(record: dict[str, Any], identity: str) -> Task:
     if "query" not in record and "SQL" in record:
         raise ValueError("it has the field 'SQL' of BIRD in place of 'query'; use --format bird")
+    gold = sql_of(record, "query")
     return Task(
         identity,
         text_of(record, "db_id", needed=True),
         text_of(record, "question", needed=True),
-        sql_of(record, "query"),
+        gold,
+        difficulty=hardness(gold) if gold else "",
     )
 
 

@@ -26,7 +26,7 @@ def refusal(sql: str) -> str:
         return f"a statement has at most {_MAX_CHARACTERS} characters, this one has {len(sql)}"
     if "\0" in sql:
         return "the statement holds a NUL character"
-    sqlglot, exp = _sqlglot()
+    sqlglot, exp = load_sqlglot()
     try:
         statements = [statement for statement in sqlglot.parse(sql, dialect="sqlite") if statement is not None]
     except sqlglot.errors.SqlglotError as error:
@@ -49,7 +49,8 @@ def refusal(sql: str) -> str:
     return ""
 
 
-def _sqlglot() -> tuple[Any, Any]:
+def load_sqlglot() -> tuple[Any, Any]:
+    """The package and its module of expressions. Raises ConfigError if it is not installed."""
     try:
         import sqlglot
         from sqlglot import exp

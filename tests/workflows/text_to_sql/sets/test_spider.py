@@ -7,6 +7,7 @@ import pytest
 
 from agentspec import ConfigError
 from agentspec.workflows.text_to_sql.sets.published import read_set
+from agentspec.workflows.text_to_sql.sql.hardness import HARDNESS
 from agentspec.workflows.text_to_sql.sql.sources import open_source
 from agentspec.workflows.text_to_sql.tasks import Task
 
@@ -16,7 +17,7 @@ def test_questions_have_ids_by_file_and_position(spider: Path, drawn: list[Task]
     assert [(t.identity, t.database, t.question, t.sql) for t in found.tasks] == [
         (f"dev-{number}", t.database, t.question, t.sql) for number, t in enumerate(drawn)
     ]
-    assert all(task.evidence == task.difficulty == "" for task in found.tasks)
+    assert all(task.evidence == "" and task.difficulty in HARDNESS for task in found.tasks)
     assert [file.name for file in found.others] == ["train_spider.json", "test.json"]
     # A folder above gives the same, and so does another limit.
     assert read_set("spider", spider.parent, limit=3).tasks == found.tasks[:3]
@@ -48,8 +49,11 @@ def test_missing_and_damaged_files(spider: Path) -> None:
     (spider / "tables.json").unlink()
     (spider / "test_tables.json").unlink()
     assert read_set("spider", spider).databases.descriptions == {}
-    with pytest.raises(ConfigError, match=r"--difficulty must be one that dev\.json names, got 'hard'; it names none"):
-        read_set("spider", spider, difficulty="hard")
+    named = "easy, extra, hard, medium"
+    with pytest.raises(
+        ConfigError, match=rf"--difficulty must be one that dev\.json names, got 'simple'; it names {named}"
+    ):
+        read_set("spider", spider, difficulty="simple")
     (spider / "dev.json").write_text(json.dumps([{"db_id": "shop", "question": "Who?", "SQL": "SELECT 1"}]))
     with pytest.raises(ConfigError, match="use --format bird"):
         read_set("spider", spider)
