@@ -183,8 +183,8 @@ def predicted_rows(files: Files) -> list[Row]:
                     f"edits, the function {place}, {'predicted' if is_predicted else 'no prediction'}, {pass_name}, "
                     f"{clients(number)}, {first['requests']} calls, {first['emulated']} emulated",
                     NAMES["suffix"],
-                    f"{told(cell['suffix'])} tokens/s: {ratio:.2f} x plain",
-                    f"plain {told(cell['none'])}",
+                    f"{told_speed(cell['suffix'])} tokens/s: {ratio:.2f} x plain",
+                    f"plain {told_speed(cell['none'])}",
                     (at_least("x plain", ratio, _PREDICTED_GOAL),) if is_predicted else (),
                     name,
                 )
