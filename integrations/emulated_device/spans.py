@@ -23,7 +23,7 @@ SPANS: dict[str, str] = {
     f"{_OURS}.workers.hybrid._Hybrid._chosen": "planning",
     f"{_OURS}.workers.hybrid._Hybrid._united": "drafting",
     f"{_OURS}.stream_order.steps.StreamOrder.launch": "drafting",
-    f"{_OURS}.drafting.suffix_drafter.SuffixDrafter.settle": "learning",
+    f"{_OURS}.drafting.suffix_drafter.SuffixDrafter.settle": "planning",
     f"{_OURS}.widths.control.WidthControl.plan": "planning",
     f"{_OURS}.drafting.verify_input.VerifyStaging.build": "staging",
     f"{_OURS}.drafting.verify_input.VerifyStaging.tensors": "staging",

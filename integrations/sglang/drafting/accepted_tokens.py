@@ -44,12 +44,12 @@ class HostCopy:
         self.array: NDArray[Any] = self._host.numpy()
         """The copy. It is not to be read before the copy is done."""
         self._copied: DeviceEvent | None = None
-        # The tensor's memory must not be used for something else before it is copied.
-        self._tensor = tensor
         if stream is None:
             self._host.copy_(tensor, non_blocking=True)
         else:
             module = torch.get_device_module(tensor.device)
+            # The tensor's memory must not be used for something else before it is copied.
+            tensor.record_stream(stream)
             stream.wait_stream(module.current_stream())
             with module.stream(stream):
                 self._host.copy_(tensor, non_blocking=True)
