@@ -9,7 +9,6 @@ from agentspec.errors import ConfigError
 from agentspec.evals.emulated import bench as bench_emulation
 from agentspec.evals.micro import control as bench_control
 from agentspec.evals.micro import engine as bench_engine
-from agentspec.evals.micro import look_ahead as bench_look_ahead
 from agentspec.evals.micro import rollouts as bench_rollouts
 from agentspec.evals.micro import step_cost as bench_step_cost
 from agentspec.evals.micro.store import bench as bench_store
@@ -34,7 +33,6 @@ SUITES = {
     "fidelity": (bench_fidelity, "how well simulated latencies under load are those of real servers"),
     "hybrid": (bench_hybrid, "suffix drafts and a draft model in one batch, compared with each of them alone"),
     "load": (bench_load, "servers with more and more clients, plain decoding and fixed lengths beside agentspec"),
-    "look-ahead": (bench_look_ahead, "how often a draft that was prepared during a verification could be used"),
     "parity": (bench_parity, "whether servers answer as plain SGLang does, token by token"),
     "report": (bench_report, "whether the report's figures hold on recorded sets, and what it takes to make them"),
     "rollouts": (bench_rollouts, "the time until the last of many rollouts of a few prompts has ended"),

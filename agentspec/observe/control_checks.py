@@ -95,8 +95,7 @@ def check_drafter(block: Mapping[str, Any], changed: Change) -> Iterator[Finding
             seen=seen,
             means="suffix drafts promise more in every step, or the draft model costs more than it brings "
             f"({_figure(drafter.get('draft_ms'))} ms a draft, {_figure(drafter.get('verify_ms'))} ms a verification)",
-            remedy="none, where suffix drafts serve; AGENTSPEC_HYBRID_MARGIN=0 lets it run sooner, "
-            "--agentspec-tau inf always",
+            remedy="none, where suffix drafts serve; --agentspec-tau inf makes it draft always",
         )
     else:
         yield Finding(severity=OK, name="drafter", seen=seen)

@@ -136,8 +136,6 @@ class Settings(BaseModel):
     hybrid_union: UnionUse = "auto"
     """For `hybrid_rule` `expected` and `payoff`: whether a row that has a suffix draft and the draft model's verifies the
     union of both trees. `auto` unites them if `tau` is `auto`, `always` with any `tau`; `never` verifies one of them."""
-    hybrid_margin: Duration = 0.15
-    """For `tau` `auto`: the draft model runs only if it promises a row this share more than its own cost."""
     draft_model_pause: PauseRuleName = "payoff"
     """When the draft model pauses, so that it neither reads prompts nor follows outputs: `payoff` pauses it while it costs
     more time than its drafts save, `zero-length` while more than 0.7 of the recent steps had no draft of it (SmartSpec),
@@ -292,7 +290,6 @@ class Settings(BaseModel):
             tau=parse_tau(self.tau),
             payoff=self.payoff,
             union=self.hybrid_union,
-            margin=self.hybrid_margin,
             min_token_prob=parse_min_token_prob(self.min_token_prob, max_nodes),
             max_nodes=max_nodes,
             trees=trees,

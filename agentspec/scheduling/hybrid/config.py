@@ -83,7 +83,7 @@ class HybridConfig:
     prior_accepted: float = 3.0
     """Expected accept length of the draft model's drafts before it has been tried; finite and >= 0."""
 
-    margin: float = 0.05
+    margin: float = 0.15
     """Share by which the draft model's promise per row, bonus token included, is assumed to be too high; finite and
     >= 0. The better of two uncertain promises tends to disappoint, while the time of the passes is certain."""
 

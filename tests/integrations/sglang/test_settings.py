@@ -97,7 +97,6 @@ def test_every_setting_is_a_variable_and_a_key(tmp_path: Path) -> None:
         "payoff": "p.json",
         "acceptance_head": "none",
         "stop_threshold": "0.7",
-        "hybrid_margin": 0.5,
         "hybrid_union": "always",
         "profiling": True,
         "controller": "fixed",
