@@ -46,6 +46,8 @@ class Summary:
     widths: dict[str, int]
     """The number of steps for each width that the controller planned."""
     last_step: dict[str, Any]
+    plan: dict[str, Any]
+    """What the latest step in stream order recommends, with the numbers that made it; empty if steps wait for drafts."""
     drafting_ms: float | None
     """On the step, a step; a draft model's own time included."""
     drafter: dict[str, Any] | None
@@ -103,6 +105,7 @@ def summarise(block: Mapping[str, Any], changed: Change) -> Summary:
         width=_ratio(counters.get("verified_tokens", 0), rows),
         widths=_counted(control.get("widths", {})),
         last_step=dict(state.get("last_step") or {}),
+        plan=dict((block.get("stream_order") or {}).get("plan") or {}),
         drafting_ms=_ratio(1e3 * counters.get("drafting_seconds", 0.0), steps),
         drafter=_drafter(block.get("drafter"), counters, steps),
         controller=str(state.get("controller", "")),

@@ -91,6 +91,8 @@ def _controller(of: Summary) -> list[tuple[str, str]]:
     if of.last_step:
         step = of.last_step
         lines.append(("last step", f"width {step['width']}, budget {step['budget']} drafted tokens, {step['reason']}"))
+    if of.plan:
+        lines.append(("next step", _plan(of.plan)))
     if of.widths:
         lines.append(("widths", _most(of.widths)))
     if of.plans:
@@ -103,6 +105,16 @@ def _controller(of: Summary) -> list[tuple[str, str]]:
         tokens = f"{_number(of.predicted_tokens)} predicted, {_number(of.observed_tokens)} observed"
         lines.append(("tokens a step", tokens))
     return lines
+
+
+def _plan(plan: Mapping[str, Any]) -> str:
+    """What is planned, and what it was weighed against."""
+    alone = f"suffix drafts alone {_number(plan.get('tokens'))} tokens in {_number(plan.get('ms'))} ms"
+    if not plan.get("ms_with_model"):
+        return f"width {plan.get('width')}, {plan.get('reason')}: {alone}"
+    with_model = f"with the draft model {_number(plan['tokens_with_model'])} in {_number(plan['ms_with_model'])} ms"
+    which = "with" if plan.get("passes") else "without"
+    return f"{which} the draft model, width {plan.get('width')}, {plan.get('reason')}: {alone}, {with_model}"
 
 
 def _drafter(of: Mapping[str, Any]) -> list[tuple[str, str]]:

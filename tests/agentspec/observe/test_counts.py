@@ -22,6 +22,19 @@ def test_without_an_earlier_reading_all_counts_since_the_start() -> None:
     assert of.predicted_ms == pytest.approx(10.0) and of.observed_ms == pytest.approx(11.0)
 
 
+def test_a_plan_is_told_with_the_numbers_that_made_it() -> None:
+    plan = {"passes": True, "width": 8, "reason": "best", "tokens": 40.0, "ms": 6.5, "tokens_with_model": 52.0}
+    for changes, told in (
+        ({"ms_with_model": 7.5}, "with the draft model, width 8, best: suffix drafts alone 40.00 tokens in 6.50 ms"),
+        ({"ms_with_model": 7.5, "passes": False}, "without the draft model, width 8"),
+        ({"ms_with_model": 0.0}, "width 8, best: suffix drafts alone 40.00 tokens in 6.50 ms"),
+    ):
+        planned = block(stream_order={"speedup": 2.0, "plan": {**plan, **changes}})
+        assert told in plain(0, 1, summarise(planned, change(planned, None, seconds=1.0)))
+    waits = block(stream_order=None)
+    assert "next step" not in plain(0, 1, summarise(waits, change(waits, None, seconds=1.0)))
+
+
 def test_rates_come_from_the_difference() -> None:
     later = block(
         uptime_seconds=104.0,
