@@ -27,6 +27,10 @@ _KEPT = 0.9985
 that it is found out again whether it still holds."""
 _LEAST_WEIGHT = 0.05
 """A point of less weight is forgotten."""
+_UNTRIED = 0.25
+"""What a further token costs at most, in tokens of the only point that is known."""
+_TRUSTED = 4.0
+"""A point is believed in part only until it has learned from this number of steps; see _believed()."""
 _FARTHEST = 0.3
 """A step moves the curve as if it were at most this share away from it: a step that waited for something else tells
 nothing."""
@@ -44,6 +48,8 @@ class StepCurve:
         self._contexts = [0.0] * number
         """The context of the step that a point was last moved to, in tokens."""
         self._weights = [0.0] * number
+        self._shown = [0.0] * number
+        """Number of steps that a point has learned from since it was last forgotten."""
         self._visited = [0] * number
         """Number of the latest step that a point has learned from."""
         self._num_steps = 0
@@ -65,10 +71,14 @@ class StepCurve:
         seconds = seconds + linear.alpha * (context - contexts)
         # More tokens never take less time. So a point that a slow step has lifted sinks to those after it.
         seconds = np.minimum.accumulate(seconds[::-1])[::-1]
-        # Beyond the last point each token costs as between the last two, or what the linear cost says if that is more.
-        slope = linear.gamma
+        # Beyond the last point each token costs as between the last two, or what the linear cost says if that is more. A
+        # line through steps that hardly differ says little, so it counts no more than what a token of the last point took.
+        # A single point says nothing of further tokens. They are taken to cost little, so that they are tried.
+        mean = float(seconds[-1] / tokens[-1])
         if len(tokens) > 1:
-            slope = max(slope, float((seconds[-1] - seconds[-2]) / (tokens[-1] - tokens[-2])))
+            slope = max(min(linear.gamma, mean), float((seconds[-1] - seconds[-2]) / (tokens[-1] - tokens[-2])))
+        else:
+            slope = min(linear.gamma, _UNTRIED * mean)
         # Below the first point it would be no surprise if fewer tokens took less.
         outside = linear.gamma * np.minimum(batched - tokens[0], 0.0) + slope * np.maximum(batched - tokens[-1], 0.0)
         inside: NDArray[np.float64] = np.interp(batched, tokens, seconds) + outside
@@ -95,11 +105,30 @@ class StepCurve:
             self._seconds[knot] = before + rate * error
             self._contexts[knot] = context
             self._weights[knot] = min(old + weight, _MEMORY)
+            self._shown[knot] = weight + (self._shown[knot] if old >= _LEAST_WEIGHT else 0.0)
             self._visited[knot] = self._num_steps
         known = [knot for knot in range(len(_KNOTS)) if self._weight(knot) >= _LEAST_WEIGHT]
         columns = np.array([(_KNOTS[knot], self._seconds[knot], self._contexts[knot]) for knot in known], np.float64)
+        if known:
+            _believed(columns[:, 1], [self._shown[knot] for knot in known])
         self._known = (columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy()) if known else None
 
     def _weight(self, knot: int) -> float:
         """The weight of a point by now."""
         return self._weights[knot] * _KEPT ** (self._num_steps - self._visited[knot])
+
+
+def _believed(seconds: NDArray[np.float64], shown: list[float]) -> None:
+    """Moves points that few steps have shown towards the point before them, in place.
+
+    A step that is disturbed takes longer, never shorter. If the first wide step was disturbed, and was believed, no
+    further one would be tried for long.
+
+    Args:
+        seconds: float64[n], of the points by ascending numbers of tokens.
+        shown: [n], the numbers of steps that have shown them.
+    """
+    for place in range(1, len(seconds)):
+        more = seconds[place] - seconds[place - 1]
+        if shown[place] < _TRUSTED and more > 0.0:
+            seconds[place] = seconds[place - 1] + more * shown[place] / (shown[place] + 1.0)

@@ -53,9 +53,9 @@ def test_between_and_beyond_what_it_has_seen() -> None:
     # Between its points it is a line. Beyond them each token costs as between the last two, though nothing else says so.
     found = curve.at(np.array([150.0, 1024.0]), 0.0, StepCost(0.0, 0.0, 4e-3))
     assert found == pytest.approx([0.0150, 0.1024], rel=0.1)
-    # A dearer linear cost is believed.
+    # A dearer linear cost counts no more than what a token took where steps were seen: 1e-4.
     (dear,) = curve.at(np.array([1024.0]), 0.0, StepCost(0.0, 1e-3, 4e-3))
-    assert dear > 0.5
+    assert dear == pytest.approx(0.1024, rel=0.1)
 
 
 def test_a_first_step_that_was_slow_does_not_hide_what_follows() -> None:
@@ -64,6 +64,29 @@ def test_a_first_step_that_was_slow_does_not_hide_what_follows() -> None:
     for _ in range(5):
         curve.observe(256.0, 0.0, 0.006, NOTHING)
     assert curve.at(np.array([128.0]), 0.0, NOTHING)[0] == pytest.approx(0.006)
+
+
+def test_the_first_wide_step_is_believed_in_part_only() -> None:
+    """It may have waited for something else."""
+    curve = StepCurve()
+    for _ in range(8):
+        curve.observe(1.0, 0.0, 0.13, NOTHING)
+    curve.observe(4.0, 0.0, 0.54, NOTHING)
+    at_four = np.array([4.0])
+    assert 0.13 < curve.at(at_four, 0.0, NOTHING)[0] < 0.35
+    curve.observe(4.0, 0.0, 0.2, NOTHING)
+    assert curve.at(at_four, 0.0, NOTHING)[0] < 0.25
+    for _ in range(10):
+        curve.observe(4.0, 0.0, 0.2, NOTHING)
+    assert curve.at(at_four, 0.0, NOTHING)[0] == pytest.approx(0.2, rel=0.01)
+
+
+def test_a_line_through_steps_of_one_width_keeps_no_wider_ones_from_being_tried() -> None:
+    """Steps of one token cannot tell the time of a step from that of a token."""
+    curve, all_by_token = StepCurve(), StepCost(0.0, 0.13, 0.0)
+    for _ in range(50):
+        curve.observe(1.0, 0.0, 0.13, all_by_token)
+    assert 0.13 <= curve.at(np.array([4.0]), 0.0, all_by_token)[0] < 0.25
 
 
 def test_a_longer_context_counts_by_its_difference() -> None:
