@@ -136,6 +136,9 @@ class Settings(BaseModel):
     hybrid_union: UnionUse = "auto"
     """For `hybrid_rule` `expected` and `payoff`: whether a row that has a suffix draft and the draft model's verifies the
     union of both trees. `auto` unites them if `tau` is `auto`, `always` with any `tau`; `never` verifies one of them."""
+    stream_order: Literal["auto", "off"] = "auto"
+    """Whether drafts are made in the order of the device's work, so that the scheduler never waits for accepted tokens: `auto`
+    wherever the device, its attention backend and the controller can; `off` never, to compare."""
     draft_model_pause: PauseRuleName = "payoff"
     """When the draft model pauses, so that it neither reads prompts nor follows outputs: `payoff` pauses it while it costs
     more time than its drafts save, `zero-length` while more than 0.7 of the recent steps had no draft of it (SmartSpec),

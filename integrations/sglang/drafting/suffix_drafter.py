@@ -259,7 +259,7 @@ class SuffixDrafter:
             backends: The attention backends of the steps. One that needs the lengths of texts on the host must wait.
         """
         device = torch.device(runner.device)
-        if self.control.plans_ahead is None or self.control.is_fixed:
+        if self.settings.stream_order == "off" or self.control.plans_ahead is None or self.control.is_fixed:
             return None
         if any(getattr(backend, "needs_cpu_seq_lens", True) for backend in backends if backend is not None):
             return None

@@ -94,6 +94,7 @@ def test_every_setting_is_a_variable_and_a_key(tmp_path: Path) -> None:
         "tau": "1.5",
         "hybrid_rule": "score",
         "draft_model_pause": "zero-length",
+        "stream_order": "off",
         "payoff": "p.json",
         "acceptance_head": "none",
         "stop_threshold": "0.7",
