@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,7 +103,7 @@ class Step:
         room = rows * width
         bounds = np.cumsum([0, rows + 1, rows, rows, room, room, room])
         nodes = int(self.packed[rows])
-        parts = [self.packed[first:last].tolist() for first, last in zip(bounds, bounds[1:], strict=False)]
+        parts = [self.packed[first:last].tolist() for first, last in itertools.pairwise(bounds)]
         return [*parts[:3], *(part[:nodes] for part in parts[3:])]
 
 
@@ -193,7 +194,7 @@ def _planned(
 def _columns(
     offsets: NDArray[np.int32], estimates: NDArray[np.float32], columns: int, exponent: float
 ) -> tuple[list[float], list[int], float]:
-    rows = [estimates[first + 1 : last][:columns] for first, last in zip(offsets, offsets[1:], strict=False)]
+    rows = [estimates[first + 1 : last][:columns] for first, last in itertools.pairwise(offsets)]
     found = [[float(row[i]) for row in rows if i < len(row)] for i in range(columns)]
     expected = sum(len(column) * min(sum(column) / len(column), 1.0) ** exponent for column in found if column)
     return [sum(column) for column in found], [len(column) for column in found], expected

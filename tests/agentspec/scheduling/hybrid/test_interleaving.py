@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hybrid_rows import Tree, batch, chain, model_trees, random_loop
@@ -75,7 +77,7 @@ def foreseen(
         drafts.offsets, drafts.parents, drafts.estimates, np.array(promised), np.array(wanted),
         np.array(rooms, np.int32), passes,
     )  # fmt: skip
-    bounds = zip(offsets.tolist(), offsets.tolist()[1:], strict=False)
+    bounds = itertools.pairwise(offsets.tolist())
     return [(parents[first:last].tolist(), estimates[first:last].tolist()) for first, last in bounds]
 
 
@@ -136,7 +138,7 @@ def test_a_row_without_a_suffix_draft_is_expected_to_bring_what_the_model_promis
     [(parents, estimates)] = foreseen([chain([], [])], [1.7], [True], [15], 5)
     assert parents == [-1, 0, 1, 2, 3, 4]
     assert sum(estimates) - 1 == pytest.approx(1.7, abs=1e-4)
-    ratios = [later / earlier for earlier, later in zip(estimates, estimates[1:], strict=False)]
+    ratios = [later / earlier for earlier, later in itertools.pairwise(estimates)]
     assert ratios == pytest.approx([ratios[0]] * 5)
 
 

@@ -16,10 +16,12 @@ torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
 
 from draft_states import KEY
 
-from agentspec import Engine, EngineConfig
+from agentspec import Engine, EngineConfig, Outcome
+from agentspec.errors import DeviceError
 from agentspec.integrations.sglang.drafting.accepted_tokens import AcceptedTokens
 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
 from agentspec.integrations.sglang.metrics import Counters
+from agentspec.integrations.sglang.stream_order.host_functions import HostCall
 from agentspec.integrations.sglang.stream_order.steps import AheadStep, StreamOrder
 from agentspec.integrations.sglang.widths.control import WidthControl
 from agentspec.scheduling import ControlConfig
@@ -49,7 +51,7 @@ class Device:
         return Event(self.queue)
 
     def Stream(self) -> Any:
-        return SimpleNamespace(wait_stream=lambda stream: None)
+        return SimpleNamespace(wait_stream=lambda stream: None, synchronize=lambda: None)
 
     def current_stream(self) -> Any:
         return self.Stream()
@@ -90,9 +92,11 @@ class Scheduler:
             max_rows=ROWS, max_width=WIDTHS[-1], max_position=10_000, full_mask=True, device="cpu"
         )  # fmt: skip
         self.order = StreamOrder(
-            device.queue.append, "cpu", self.engine.native, control, self.accepted, staging,
+            self._queue, "cpu", self.engine.native, control, self.accepted, staging,
             max_rows=ROWS, max_width=WIDTHS[-1],
         )  # fmt: skip
+        self.is_refused = False
+        """Whether the driver refuses the next launch."""
         self.batch: list[Request] = []
         self.steps: list[AheadStep] = []
         self._unprocessed: list[list[tuple[Request, list[int]]]] = []
@@ -141,6 +145,12 @@ class Scheduler:
         self.accepted.verified(batch, rows, padding, result)
         self._launched(batch, tokens)
         return step
+
+    def _queue(self, call: HostCall) -> None:
+        if self.is_refused:
+            self.is_refused = False
+            raise DeviceError("refused by a test")
+        self.device.queue.append(call)
 
     def _opened_request(self) -> Request:
         self._opened += 1
@@ -220,3 +230,22 @@ def test_a_step_that_the_device_has_run_but_not_copied_is_not_done(device: Devic
     assert step.native.is_done and not step.is_done and order.plan() is None
     device.advance()
     assert step.is_done and order.plan() == step.next
+
+
+def test_a_launch_that_is_refused_costs_its_own_step_alone(device: Device) -> None:
+    scheduler = Scheduler(np.random.default_rng(2), device)
+    order = scheduler.order
+    for number in range(24):
+        while not scheduler.batch:
+            scheduler.change()
+        bound = order.bound(list(scheduler.batch))
+        if number % 4 == 3:
+            scheduler.is_refused = True
+            with pytest.raises(DeviceError):
+                scheduler.launch(bound)
+        ends = [request.end for request in scheduler.batch]
+        step = scheduler.step(bound)
+        while device.queue:
+            device.advance()
+        assert step.native.error == "" and step.ends.tolist() == ends
+        assert Outcome.OTHER_TEXT not in step.outcomes.tolist(), "the texts have what was written before"
