@@ -96,7 +96,8 @@ class DraftingStep {
   };
 
   void prepare(Order&& order);
-  // Never throws. On failure the step verifies roots only, and error() says why.
+  // Never throws. On failure the step verifies roots only, and error() says why. If nothing but its plan
+  // failed, its drafts stay.
   void run() noexcept;
 
   [[nodiscard]] bool is_done() const { return is_done_.load(std::memory_order_acquire); }
