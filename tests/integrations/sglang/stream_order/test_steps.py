@@ -177,6 +177,8 @@ class Scheduler:
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     device = Device()
     monkeypatch.setattr(torch, "get_device_module", lambda of=None: device)
+    # The tensors are a CPU's, which knows no streams.
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
     return device
 
 
