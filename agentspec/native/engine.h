@@ -165,8 +165,8 @@ class Engine {
                     const DraftSpans& out);
   // Drafts like the call above. A row whose text is not what follow() last reported gets only its root.
   // Writes to `ends`, [b], what was reported; -1 if nothing was.
-  std::size_t draft_followed(const Rows& rows, std::span<const std::int64_t> padding,
-                             std::int32_t max_tokens, const DraftSpans& out, std::span<std::int64_t> ends);
+  std::size_t draft_followed(const Rows& rows, std::span<const std::int64_t> padding, std::int32_t max_tokens,
+                             const DraftSpans& out, std::span<std::int64_t> ends);
   // Appends the tokens of an output that the request's text lacks, in one call, so that follow() cannot
   // append some of them meanwhile.
   void complete(const std::string& request_id, std::span<const Token> output);
@@ -282,7 +282,7 @@ class Engine {
     std::vector<KnownMatch> new_matches;
     Draft draft;
     Outcome outcome = Outcome::kDrafted;  // of the last draft
-    std::int64_t end = -1;  // number of tokens in the KV cache, as follow() last reported it
+    std::int64_t end = -1;                // number of tokens in the KV cache, as follow() last reported it
 
     [[nodiscard]] std::size_t length() const { return num_prompt_tokens + output.size(); }
   };

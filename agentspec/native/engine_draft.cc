@@ -1,6 +1,7 @@
 // The engine's work in a step: it updates the matches, drafts, and learns from the drafts.
 
 #include <algorithm>
+#include <limits>
 #include <new>
 #include <numeric>
 #include <utility>
@@ -142,9 +143,13 @@ std::size_t Engine::follow(const Rows& rows, std::span<const std::int64_t> accep
   const std::lock_guard lock(mutex_);
   lengths_.resize(b);
   for (std::size_t row = 0; row < b; ++row) {
+    const std::int64_t count = accepted[row * width];
+    // A device that failed may report anything.
+    const bool is_end = ends[row] >= 0 && ends[row] <= std::numeric_limits<std::int32_t>::max();
+    const bool is_count = count >= 0 && count < static_cast<std::int64_t>(width);
     // The last accepted token has no KV yet.
-    lengths_[row] = ends[row] + 1 - (padding.empty() ? 0 : padding[row]) - accepted[row * width];
-    if (Request* const request = rows.requests_[row].get()) request->end = ends[row];
+    lengths_[row] = is_end && is_count ? ends[row] + 1 - (padding.empty() ? 0 : padding[row]) - count : -1;
+    if (Request* const request = rows.requests_[row].get()) request->end = is_end ? ends[row] : -1;
   }
   return grow_locked(rows, accepted, width, lengths_);
 }

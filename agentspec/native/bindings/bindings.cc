@@ -140,8 +140,8 @@ std::size_t grow(agentspec::Engine& engine, const agentspec::Engine::Rows& rows,
 std::size_t follow(agentspec::Engine& engine, const agentspec::Engine::Rows& rows, const Int64Table& accepted,
                    const Int64Array& ends, const std::optional<Int64Array>& padding) {
   const nb::gil_scoped_release release;
-  return engine.follow(rows, {accepted.data(), accepted.size()}, accepted.shape(1), {ends.data(), ends.size()},
-                       lengths_of(padding, rows.size()));
+  return engine.follow(rows, {accepted.data(), accepted.size()}, accepted.shape(1),
+                       {ends.data(), ends.size()}, lengths_of(padding, rows.size()));
 }
 
 std::size_t draft_followed(agentspec::Engine& engine, const agentspec::Engine::Rows& rows,
@@ -393,8 +393,8 @@ NB_MODULE(_core, m) {
       .def("grow", &grow, "rows"_a, "accepted"_a.noconvert(), "lengths"_a.noconvert().none())
       .def("follow", &follow, "rows"_a, "accepted"_a.noconvert(), "ends"_a.noconvert(),
            "padding"_a.noconvert().none())
-      .def("draft_followed", &draft_followed, "rows"_a, "padding"_a.noconvert().none(), "max_tokens"_a, "out"_a,
-           "ends"_a.noconvert())
+      .def("draft_followed", &draft_followed, "rows"_a, "padding"_a.noconvert().none(), "max_tokens"_a,
+           "out"_a, "ends"_a.noconvert())
       .def("learn", nb::overload_cast<const agentspec::Engine::Rows&>(&agentspec::Engine::learn), "rows"_a,
            release)
       .def("draft_rows", &draft_rows, "rows"_a, "lengths"_a.noconvert().none(), "max_tokens"_a, "out"_a)

@@ -39,28 +39,29 @@ std::vector<To> copied(const std::optional<Vector<T>>& array) {
   return {values.begin(), values.end()};
 }
 
-// A DraftingStep with the Python arrays that it reads and writes. They are released with the next order, because a
-// driver's thread that runs the step must not touch Python's objects.
+// A DraftingStep with the Python arrays that it reads and writes. They are released with the next order,
+// because a driver's thread that runs the step must not touch Python's objects.
 class Step {
  public:
-  Step(nb::object engine, nb::object suffix_only, nb::object with_model, std::size_t max_rows, std::size_t max_width,
-       std::int32_t max_drafted, const Buffer<std::int64_t>& trees, const Buffer<std::int32_t>& packed,
-       const Buffer<std::int32_t>& num_nodes, const Buffer<std::uint8_t>& first_sources,
-       const Buffer<std::uint8_t>& outcomes, const Buffer<std::int64_t>& ends, const Buffer<std::int32_t>& rooms,
-       const Buffer<double>& estimated, const Buffer<std::int64_t>& sizes)
-      : owners_(nb::make_tuple(engine, suffix_only, with_model, trees, packed, num_nodes, first_sources, outcomes,
-                               ends, rooms, estimated, sizes)),
-        step_(nb::cast<Engine&>(engine), nb::cast<Goodput&>(suffix_only), nb::cast<Goodput&>(with_model), max_rows,
-              max_width, max_drafted,
+  Step(nb::object engine, nb::object suffix_only, nb::object with_model, std::size_t max_rows,
+       std::size_t max_width, std::int32_t max_drafted, const Buffer<std::int64_t>& trees,
+       const Buffer<std::int32_t>& packed, const Buffer<std::int32_t>& num_nodes,
+       const Buffer<std::uint8_t>& first_sources, const Buffer<std::uint8_t>& outcomes,
+       const Buffer<std::int64_t>& ends, const Buffer<std::int32_t>& rooms, const Buffer<double>& estimated,
+       const Buffer<std::int64_t>& sizes)
+      : owners_(nb::make_tuple(engine, suffix_only, with_model, trees, packed, num_nodes, first_sources,
+                               outcomes, ends, rooms, estimated, sizes)),
+        step_(nb::cast<Engine&>(engine), nb::cast<Goodput&>(suffix_only), nb::cast<Goodput&>(with_model),
+              max_rows, max_width, max_drafted,
               {view(trees), view(packed), view(num_nodes), view(first_sources), view(outcomes), view(ends),
                view(rooms), view(estimated), view(sizes)}) {}
 
-  void prepare(const nb::list& written, const Engine::Rows& rows, const std::optional<Vector<std::int64_t>>& padding,
-               std::int32_t max_tokens, std::size_t width, bool unites, bool suffixes,
-               const Vector<std::int64_t>& widths, const Vector<double>& seconds,
-               const std::optional<Vector<double>>& with_model, double rest, double speedup, double exponent, double exponent_united,
-               const std::optional<Vector<double>>& promised, const std::optional<Vector<bool>>& fit,
-               std::int64_t passes, bool must_pass) {
+  void prepare(const nb::list& written, const Engine::Rows& rows,
+               const std::optional<Vector<std::int64_t>>& padding, std::int32_t max_tokens, std::size_t width,
+               bool unites, bool suffixes, const Vector<std::int64_t>& widths, const Vector<double>& seconds,
+               const std::optional<Vector<double>>& with_model, double rest, double speedup, double exponent,
+               double exponent_united, const std::optional<Vector<double>>& promised,
+               const std::optional<Vector<bool>>& fit, std::int64_t passes, bool must_pass) {
     if (!step_.is_done()) throw ConfigError("a step must be done before it is prepared again");
     DraftingStep::Order order{.rows = rows,
                               .padding = all_of(padding),
@@ -128,14 +129,15 @@ void bind_step(nb::module_& m) {
                     const Buffer<std::int64_t>&, const Buffer<std::int32_t>&, const Buffer<std::int32_t>&,
                     const Buffer<std::uint8_t>&, const Buffer<std::uint8_t>&, const Buffer<std::int64_t>&,
                     const Buffer<std::int32_t>&, const Buffer<double>&, const Buffer<std::int64_t>&>(),
-           nb::kw_only(), "engine"_a, "suffix_only"_a, "with_model"_a, "max_rows"_a, "max_width"_a, "max_drafted"_a,
-           "trees"_a.noconvert(), "packed"_a.noconvert(), "num_nodes"_a.noconvert(), "first_sources"_a.noconvert(),
-           "outcomes"_a.noconvert(), "ends"_a.noconvert(), "rooms"_a.noconvert(), "estimated"_a.noconvert(),
-           "sizes"_a.noconvert())
+           nb::kw_only(), "engine"_a, "suffix_only"_a, "with_model"_a, "max_rows"_a, "max_width"_a,
+           "max_drafted"_a, "trees"_a.noconvert(), "packed"_a.noconvert(), "num_nodes"_a.noconvert(),
+           "first_sources"_a.noconvert(), "outcomes"_a.noconvert(), "ends"_a.noconvert(),
+           "rooms"_a.noconvert(), "estimated"_a.noconvert(), "sizes"_a.noconvert())
       .def("prepare", &Step::prepare, nb::kw_only(), "written"_a, "rows"_a, "padding"_a.noconvert().none(),
-           "max_tokens"_a, "width"_a, "unites"_a, "suffixes"_a, "widths"_a.noconvert(), "seconds"_a.noconvert(),
-           "with_model"_a.noconvert().none(), "rest"_a, "speedup"_a, "exponent"_a, "exponent_united"_a, "promised"_a.noconvert().none(),
-           "fit"_a.noconvert().none(), "passes"_a, "must_pass"_a)
+           "max_tokens"_a, "width"_a, "unites"_a, "suffixes"_a, "widths"_a.noconvert(),
+           "seconds"_a.noconvert(), "with_model"_a.noconvert().none(), "rest"_a, "speedup"_a, "exponent"_a,
+           "exponent_united"_a, "promised"_a.noconvert().none(), "fit"_a.noconvert().none(), "passes"_a,
+           "must_pass"_a)
       .def("run", &Step::run)
       .def_prop_ro("address", &Step::address)
       .def_prop_ro("next", &Step::next)
@@ -145,7 +147,8 @@ void bind_step(nb::module_& m) {
       .def_prop_ro("context", [](const Step& self) { return self.step().context(); })
       .def_prop_ro("longest", [](const Step& self) { return self.step().longest(); })
       .def_prop_ro("expected", [](const Step& self) { return self.step().expected(); })
-      .def_prop_ro("seconds", [](const Step& self) { return static_cast<double>(self.step().nanoseconds()) * 1e-9; });
+      .def_prop_ro("seconds",
+                   [](const Step& self) { return static_cast<double>(self.step().nanoseconds()) * 1e-9; });
 }
 
 }  // namespace agentspec::bindings

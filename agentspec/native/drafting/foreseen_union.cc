@@ -22,7 +22,8 @@ double chance_of(double promised, std::int64_t passes) {
   return (low + high) / 2.0;
 }
 
-// Replaces values that ascend by the mean of their neighbours, so that none is greater than the one before it.
+// Replaces values that ascend by the mean of their neighbours, so that none is greater than the one before
+// it.
 void level(std::vector<double>& values, std::vector<std::size_t>& sizes) {
   std::size_t groups = 0;
   sizes.assign(values.size(), 0);
@@ -78,7 +79,8 @@ ForeseenUnion foresee_union(const KnownDrafts& known) {
     const auto room = static_cast<std::int32_t>(std::max(known.rooms[row], 0));
     const std::int64_t chain = known.wanted[row] ? known.passes : 0;
     const double chance = chain > 0 ? chance_of(known.promised[row], known.passes) : 0.0;
-    // First the probability that the suffix draft has the right token at each depth, then what the chain adds there.
+    // First the probability that the suffix draft has the right token at each depth, then what the chain adds
+    // there.
     chain_estimates.assign(static_cast<std::size_t>(chain), 0.0);
     depths.assign(size, 0);
     for (std::size_t node = 1; chain > 0 && node < size; ++node) {
@@ -87,7 +89,8 @@ ForeseenUnion foresee_union(const KnownDrafts& known) {
         throw ConfigError("a node's parent must be an earlier node, got " + std::to_string(parent));
       }
       const std::int32_t depth = depths[node] = depths[static_cast<std::size_t>(parent)] + 1;
-      if (depth <= chain) chain_estimates[static_cast<std::size_t>(depth) - 1] += known.estimates[first + node];
+      if (depth <= chain)
+        chain_estimates[static_cast<std::size_t>(depth) - 1] += known.estimates[first + node];
     }
     double reached = 1.0;
     for (double& estimate : chain_estimates) {

@@ -31,8 +31,8 @@ struct ForeseenUnion {
 // The draft model's tree of a row is taken for a chain, of which each token is accepted with the same
 // probability after those before it, such that the chain brings what is promised. A token of the chain adds
 // something if the suffix draft has no right token at its depth. The two are taken to be independent of each
-// other; whoever plans with the result corrects it by what earlier unions brought. A chain's estimates must not
-// ascend, so a token that adds more than those before it shares with them.
+// other; whoever plans with the result corrects it by what earlier unions brought. A chain's estimates must
+// not ascend, so a token that adds more than those before it shares with them.
 //
 // Throws ConfigError unless all spans describe the same b rows and `passes` is at least 1.
 [[nodiscard]] ForeseenUnion foresee_union(const KnownDrafts& known);

@@ -13,7 +13,6 @@
 namespace agentspec {
 namespace {
 
-
 // The bytes of the trees of `rows` rows of `width` nodes, in words of 8 bytes.
 std::size_t tree_words(std::size_t rows, std::size_t width) {
   return 4 * rows * width + (rows * width * width + 7) / 8;
@@ -59,11 +58,12 @@ void DraftingStep::prepare(Order&& order) {
   const std::size_t widths = planning.widths.size();
   if (b > memory_.num_nodes.size() || order.width < 1 || order.width > max_width_ ||
       (order.unites && memory_.packed.empty())) {
-    throw ConfigError("a step must have at most " + std::to_string(memory_.num_nodes.size()) + " rows of 1 to " +
-                      std::to_string(max_width_) + " nodes, got " + std::to_string(b) + " rows of " +
-                      std::to_string(order.width));
+    throw ConfigError("a step must have at most " + std::to_string(memory_.num_nodes.size()) +
+                      " rows of 1 to " + std::to_string(max_width_) + " nodes, got " + std::to_string(b) +
+                      " rows of " + std::to_string(order.width));
   }
-  if (planning.seconds.size() != widths || (!planning.with_model.empty() && planning.with_model.size() != widths) ||
+  if (planning.seconds.size() != widths ||
+      (!planning.with_model.empty() && planning.with_model.size() != widths) ||
       planning.promised.size() != planning.fit.size() ||
       (!planning.with_model.empty() && planning.fit.size() != b) ||
       (!order.padding.empty() && order.padding.size() != b) || (order.unites && planning.fit.size() != b)) {
@@ -110,7 +110,8 @@ void DraftingStep::follow() {
         throw ConfigError("a forward's table must be [" + std::to_string(b) + ", columns]");
       }
       lengths_.resize(std::max(lengths_.size(), b));
-      for (std::size_t row = 0; row < b; ++row) lengths_[row] = written.table[(row + 1) * written.columns - 1];
+      for (std::size_t row = 0; row < b; ++row)
+        lengths_[row] = written.table[(row + 1) * written.columns - 1];
       ends = {lengths_.data(), b};
     }
     num_lost_ += engine_.follow(written.rows, written.table, written.columns, ends, written.padding);
@@ -121,16 +122,8 @@ void DraftingStep::follow() {
 void DraftingStep::draft() {
   const std::size_t b = order_.rows.size();
   lengths_.resize(std::max(lengths_.size(), b));
-  spans_ = {batch_.offsets,
-            batch_.tokens,
-            batch_.parents,
-            batch_.estimates,
-            batch_.sources,
-            batch_.match_lens,
-            batch_.scores,
-            memory_.outcomes,
-            {lengths_.data(), b},
-            memory_.rooms};
+  spans_ = {batch_.offsets,    batch_.tokens, batch_.parents,   batch_.estimates,     batch_.sources,
+            batch_.match_lens, batch_.scores, memory_.outcomes, {lengths_.data(), b}, memory_.rooms};
   const std::span<std::int64_t> ends = memory_.ends.first(b);
   const std::size_t nodes =
       engine_.draft_followed(order_.rows, order_.padding, order_.max_tokens, spans_, ends);
@@ -180,8 +173,13 @@ void DraftingStep::cut() {
     // A row's rooms bound what may be verified, and so what the planner may expect.
     static_assert(sizeof(bool) == sizeof(std::uint8_t));
     const auto* const fit = reinterpret_cast<const bool*>(order_.planning.fit.data());
-    foreseen_ = foresee_union({spans_.offsets, spans_.parents, spans_.estimates, order_.planning.promised,
-                               {fit, b}, memory_.rooms.first(b), order_.planning.passes});
+    foreseen_ = foresee_union({spans_.offsets,
+                               spans_.parents,
+                               spans_.estimates,
+                               order_.planning.promised,
+                               {fit, b},
+                               memory_.rooms.first(b),
+                               order_.planning.passes});
   }
   if (order_.unites) {
     sum_columns({foreseen_.offsets, foreseen_.parents, foreseen_.estimates});
@@ -225,8 +223,8 @@ void DraftingStep::pack_trees() {
                      plan_nodes_});
 }
 
-// Writes offsets [b + 1], rooms [b], wanted [b], and then tokens, parents and estimates, each of which has room
-// for b * width nodes. The device copies all of it, because its size must be known before it is written.
+// Writes offsets [b + 1], rooms [b], wanted [b], and then tokens, parents and estimates, each of which has
+// room for b * width nodes. The device copies all of it, because its size must be known before it is written.
 void DraftingStep::pack_for_union() {
   const std::size_t b = order_.rows.size();
   const std::size_t room = b * order_.width;
@@ -276,23 +274,21 @@ GoodputPlan DraftingStep::weigh(Goodput& goodput, const Foreseen& drafts, std::s
 void DraftingStep::plan() {
   const PlanningNumbers& planning = order_.planning;
   if (planning.widths.empty() || order_.rows.size() == 0) return;
-  const GoodputPlan alone =
-      weigh(suffix_only_, {spans_.offsets, spans_.parents, spans_.estimates}, planning.seconds, planning.exponent);
+  const GoodputPlan alone = weigh(suffix_only_, {spans_.offsets, spans_.parents, spans_.estimates},
+                                  planning.seconds, planning.exponent);
   next_ = {.passes = false,
            .width = alone.width,
            .reason = alone.reason,
            .tokens = alone.expected_tokens,
            .seconds = alone.taken};
   if (planning.with_model.empty()) return;
-  const GoodputPlan both =
-      weigh(with_model_, {foreseen_.offsets, foreseen_.parents, foreseen_.estimates}, planning.with_model,
-            planning.exponent_united);
+  const GoodputPlan both = weigh(with_model_, {foreseen_.offsets, foreseen_.parents, foreseen_.estimates},
+                                 planning.with_model, planning.exponent_united);
   next_.tokens_with_model = both.expected_tokens;
   next_.seconds_with_model = both.taken;
   // What either brings beyond what its seconds are worth: the tokens that they yield in the run so far.
   const double plain = static_cast<double>(order_.rows.size()) / (planning.seconds.front() + planning.rest);
-  const double worth =
-      planning.speedup > 0.0 ? plain * planning.speedup : std::max(alone.worth, both.worth);
+  const double worth = planning.speedup > 0.0 ? plain * planning.speedup : std::max(alone.worth, both.worth);
   const auto value = [worth](const GoodputPlan& plan) {
     return plan.expected_tokens + plan.later - worth * plan.taken;
   };

@@ -24,19 +24,20 @@ struct WrittenTokens {
   std::span<const std::int64_t> padding;  // [b], tokens in the KV cache that are not in the text; or empty
 };
 
-// What is known of the step times and the draft model when a step is launched. It serves to plan the next one.
+// What is known of the step times and the draft model when a step is launched. It serves to plan the next
+// one.
 struct PlanningNumbers {
-  std::vector<std::int64_t> widths;      // [w], those that the next step may have, ascending from 1
-  std::vector<double> seconds;           // [w], of a verification of each width
-  std::vector<double> with_model;        // [w], the same with the draft model's passes; empty: it never drafts
-  double rest = 0.0;                     // seconds of a step besides these
-  double speedup = 0.0;                  // tokens of the latest steps over those of plain steps in the same time; 0: unknown
-  double exponent = 1.0;                 // corrects the mean estimate of a column; see GoodputStep
-  double exponent_united = 1.0;          // the same for unions with the draft model's trees
-  std::vector<double> promised;          // [b], accepted tokens that the draft model promises; or empty
-  std::vector<std::uint8_t> fit;         // [b], whether the draft model can draft for the row; or empty
-  std::int64_t passes = 1;               // tokens on the longest path of the draft model's trees
-  bool must_pass = false;                // the draft model drafts in every step
+  std::vector<std::int64_t> widths;  // [w], those that the next step may have, ascending from 1
+  std::vector<double> seconds;       // [w], of a verification of each width
+  std::vector<double> with_model;    // [w], the same with the draft model's passes; empty: it never drafts
+  double rest = 0.0;                 // seconds of a step besides these
+  double speedup = 0.0;   // tokens of the latest steps over those of plain steps in the same time; 0: unknown
+  double exponent = 1.0;  // corrects the mean estimate of a column; see GoodputStep
+  double exponent_united = 1.0;   // the same for unions with the draft model's trees
+  std::vector<double> promised;   // [b], accepted tokens that the draft model promises; or empty
+  std::vector<std::uint8_t> fit;  // [b], whether the draft model can draft for the row; or empty
+  std::int64_t passes = 1;        // tokens on the longest path of the draft model's trees
+  bool must_pass = false;         // the draft model drafts in every step
 };
 
 // What the next step should do.
@@ -54,15 +55,16 @@ struct NextStep {
 
 // Host memory of the caller that a step writes to, with room for `max_rows` rows of `max_width` nodes.
 struct StepMemory {
-  std::span<std::int64_t> trees;   // as bindings::TreeBuffers: four arrays of [b, width], then the masks
-  std::span<std::int32_t> packed;  // suffix drafts for a device that unites them; may be empty
-  std::span<std::int32_t> num_nodes;      // [max_rows], most drafted nodes that are verified
-  std::span<std::uint8_t> first_sources;  // [max_rows], source of the likeliest drafted node; 0 if there is none
-  std::span<std::uint8_t> outcomes;       // [max_rows]
-  std::span<std::int64_t> ends;    // [max_rows], tokens in the KV cache as the device reported; -1 if unknown
-  std::span<std::int32_t> rooms;   // [max_rows], most drafted nodes by the row's limits
-  std::span<double> estimated;     // [max_width - 1], sums of the estimates of each column's verified nodes
-  std::span<std::int64_t> sizes;   // [max_width - 1], number of these nodes
+  std::span<std::int64_t> trees;      // as bindings::TreeBuffers: four arrays of [b, width], then the masks
+  std::span<std::int32_t> packed;     // suffix drafts for a device that unites them; may be empty
+  std::span<std::int32_t> num_nodes;  // [max_rows], most drafted nodes that are verified
+  std::span<std::uint8_t>
+      first_sources;                 // [max_rows], source of the likeliest drafted node; 0 if there is none
+  std::span<std::uint8_t> outcomes;  // [max_rows]
+  std::span<std::int64_t> ends;   // [max_rows], tokens in the KV cache as the device reported; -1 if unknown
+  std::span<std::int32_t> rooms;  // [max_rows], most drafted nodes by the row's limits
+  std::span<double> estimated;    // [max_width - 1], sums of the estimates of each column's verified nodes
+  std::span<std::int64_t> sizes;  // [max_width - 1], number of these nodes
 };
 
 // The host's part of a decode step, from accepted tokens to the drafts that are verified next:
@@ -87,13 +89,15 @@ class DraftingStep {
     std::span<const std::int64_t> padding;  // [b], or empty
     std::int32_t max_tokens = 0;  // most drafted tokens of a row; those beyond the width are for the plan
     bool suffixes = true;         // false: the draft model drafts alone
-    std::size_t width = 1;                  // nodes of each row that are verified, its root included
-    bool unites = false;  // the device unites the drafts with the draft model's trees: `packed` is written, not `trees`
+    std::size_t width = 1;        // nodes of each row that are verified, its root included
+    bool unites =
+        false;  // the device unites the drafts with the draft model's trees: `packed` is written, not `trees`
     PlanningNumbers planning;
   };
 
   void prepare(Order&& order);
-  // Never throws. On failure the step verifies roots only, and error() says why.
+  // Never throws. On failure the step verifies roots only, and error() says why. If nothing but its plan
+  // failed, its drafts stay.
   void run() noexcept;
 
   [[nodiscard]] bool is_done() const { return is_done_.load(std::memory_order_acquire); }
@@ -103,7 +107,7 @@ class DraftingStep {
   [[nodiscard]] const NextStep& next() const { return next_; }
   [[nodiscard]] std::int64_t context() const { return context_; }  // sum of the known `ends`
   [[nodiscard]] std::int64_t longest() const { return longest_; }  // the largest of `ends`, or -1
-  [[nodiscard]] double expected() const { return expected_; }      // accepted tokens by the verified estimates
+  [[nodiscard]] double expected() const { return expected_; }  // accepted tokens by the verified estimates
   [[nodiscard]] std::int64_t nanoseconds() const { return nanoseconds_; }  // time of the latest run()
 
  private:
@@ -122,7 +126,8 @@ class DraftingStep {
   void pack_for_union();
   void plan();
   void roots_only();
-  GoodputPlan weigh(Goodput& goodput, const Foreseen& drafts, std::span<const double> seconds, double exponent);
+  GoodputPlan weigh(Goodput& goodput, const Foreseen& drafts, std::span<const double> seconds,
+                    double exponent);
 
   Engine& engine_;
   Goodput& suffix_only_;

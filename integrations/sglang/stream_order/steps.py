@@ -321,7 +321,13 @@ class StreamOrder:
             must_pass=numbers is not None and numbers.must_pass,
         )
         with self._module.stream(self.stream):
-            self._launch(memory.native)
+            try:
+                self._launch(memory.native)
+            except Exception:
+                # The texts get what forwards wrote, and the memory is free again.
+                self.stream.synchronize()
+                memory.native.run()
+                raise
             if unites:
                 self._staging.copy_packed(b, width)
             else:

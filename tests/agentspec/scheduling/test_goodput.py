@@ -10,7 +10,7 @@ from draft_states import drawn_rows, profile, state
 from drawn_server import serve
 from every import every
 
-from agentspec.scheduling import ControlConfig, OnlineCosts, StepCost, make_controller
+from agentspec.scheduling import ControlConfig, OnlineCosts, StepCost, StepPlan, make_controller
 from agentspec.scheduling.goodput import GoodputController
 
 EXACT = ControlConfig(objective="step", margin=0.0, patience=1, probe_share=0.0)
@@ -113,6 +113,24 @@ def test_a_bias_of_the_estimates_is_corrected(promised: float) -> None:
     last = served.plans[-200:]
     expected, got = sum(plan.expected_tokens for plan in last), serve_tokens(last, 0.6)
     assert expected == pytest.approx(got, rel=0.1)
+
+
+@every("united", [False, True])
+def test_what_unions_bring_is_learnt_apart(united: bool) -> None:
+    """Steps of one kind are observed. Half as many tokens are accepted as their estimates say."""
+    controller = exact()
+    plan = StepPlan(
+        3, np.full(4, 2, np.int32), 12, 8.0, 0.01, "best", np.array([3.2, 2.4]), np.array([4, 4]), united=united
+    )
+    for _ in range(50):
+        controller.observe(plan, np.array([1, 1, 1, 0], np.int32), 0.01, context=100)
+    learnt, other = controller.bias_united, controller.bias
+    if not united:
+        learnt, other = other, learnt
+    assert learnt.exponent > 1.5
+    assert other.exponent == 1.0
+    told = controller.describe()
+    assert (told["bias"], told["bias_united"]) == (controller.bias.exponent, controller.bias_united.exponent)
 
 
 def serve_tokens(plans: list, quality: float) -> float:

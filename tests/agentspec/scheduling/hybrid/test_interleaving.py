@@ -1,6 +1,8 @@
-"""The trees that a device makes of both drafts, and those that the policy expects, agree with plain definitions."""
+"""The trees that a device makes of both drafts, and those that a planner expects, agree with plain definitions."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
@@ -63,43 +65,109 @@ def test_nodes_are_taken_from_both_trees_by_their_estimates(seed: int) -> None:
         assert bool(found[11][i]) == (num_seen == len(drafted.tokens) - 1)
 
 
-def foreseen(policy: HybridPolicy, rows: list[Tree], wanted: list[bool], rooms: list[int], passes: int) -> list[Tree]:
-    ids, drafts = [str(i) for i in range(len(rows))], batch(rows)
-    policy.choose(ids, drafts, np.array(wanted))
-    found = policy.foresee(ids, drafts, np.array(wanted), np.array(rooms, np.int32), passes)
-    parts = (found.row(i) for i in range(len(found)))
-    return [Tree([], part.parents.tolist(), part.estimates.tolist(), []) for part in parts]
+# What is expected of unions before the draft model has drafted --------------------------------------------------------
+
+
+def foreseen(
+    rows: list[Tree], promised: list[float], wanted: list[bool], rooms: list[int], passes: int
+) -> list[tuple[list[int], list[float]]]:
+    """The parents and estimates of each row."""
+    drafts = batch(rows)
+    offsets, parents, estimates = _core.foresee_union(
+        drafts.offsets, drafts.parents, drafts.estimates, np.array(promised), np.array(wanted),
+        np.array(rooms, np.int32), passes,
+    )  # fmt: skip
+    bounds = itertools.pairwise(offsets.tolist())
+    return [(parents[first:last].tolist(), estimates[first:last].tolist()) for first, last in bounds]
+
+
+def added_by(chance: float, suffix: Tree, passes: int) -> list[float]:
+    """What each token of the model's chain adds: all tokens up to it are right, and the suffix draft's is not. Values
+    that ascend are replaced by their mean."""
+    depths = [0]
+    for parent in suffix.parents[1:]:
+        depths.append(depths[parent] + 1)
+    right = [sum(e for e, d in zip(suffix.estimates, depths, strict=True) if d == i) for i in range(1, passes + 1)]
+    values = [chance ** (i + 1) * max(1.0 - some, 0.0) for i, some in enumerate(right)]
+    # The slopes of the least concave function that lies nowhere below the sums.
+    sums = [0.0, *np.cumsum(values).tolist()]
+    return [
+        min(
+            max((sums[j] - sums[i]) / (j - i) for j in range(place + 1, passes + 1))
+            for i in range(place + 1)
+        )
+        for place in range(passes)
+    ]  # fmt: skip
+
+
+def in_order(suffix: Tree, chain_estimates: list[float], room: int) -> tuple[list[int], list[float]]:
+    """Takes nodes of either draft by their estimates, the suffix draft's first if they are equal."""
+    parents, estimates, places, last, drafted = [-1], [1.0], [0], 0, 0
+    while len(parents) <= room and (len(places) < len(suffix.tokens) or drafted < len(chain_estimates)):
+        own = len(places)
+        has_own, has_chain = own < len(suffix.tokens), drafted < len(chain_estimates)
+        if has_own and not (has_chain and chain_estimates[drafted] > suffix.estimates[own]):
+            places.append(len(parents))
+            parents.append(places[suffix.parents[own]])
+            estimates.append(suffix.estimates[own])
+        else:
+            parents.append(last)
+            estimates.append(chain_estimates[drafted])
+            last, drafted = len(parents) - 1, drafted + 1
+    return parents, estimates
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_foreseen_union_takes_nodes_by_what_they_are_expected_to_add(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    b, passes = int(rng.integers(1, 5)), int(rng.integers(1, 6))
+    rows, wanted = [drawn_suffix(rng) for _ in range(b)], (rng.random(b) < 0.7).tolist()
+    rooms = rng.integers(0, 20, b).tolist()
+    chances = rng.random(b).tolist()
+    promised = [sum(chance**i for i in range(1, passes + 1)) for chance in chances]
+    found = foreseen(rows, promised, wanted, rooms, passes)
+    for i, (parents, estimates) in enumerate(found):
+        added = added_by(chances[i], rows[i], passes) if wanted[i] else []
+        expected = in_order(rows[i], added, rooms[i])
+        assert estimates == pytest.approx(expected[1], abs=1e-5)
+        if len(set(np.round([*expected[1], *added], 4))) == len(expected[1]) + len(added):
+            assert parents == expected[0], "no two estimates are about equal, so the order is known"
 
 
 def test_a_row_without_a_suffix_draft_is_expected_to_bring_what_the_model_promises() -> None:
-    policy = HybridPolicy()
-    [row] = foreseen(policy, [chain([], [])], [True], [15], 5)
-    assert row.parents == [-1, 0, 1, 2, 3, 4]
-    assert sum(row.estimates) - 1 == pytest.approx(policy.lengths.expected("0"), abs=1e-3)
-    ratios = [later / earlier for earlier, later in zip(row.estimates, row.estimates[1:], strict=False)]
+    [(parents, estimates)] = foreseen([chain([], [])], [1.7], [True], [15], 5)
+    assert parents == [-1, 0, 1, 2, 3, 4]
+    assert sum(estimates) - 1 == pytest.approx(1.7, abs=1e-4)
+    ratios = [later / earlier for earlier, later in itertools.pairwise(estimates)]
     assert ratios == pytest.approx([ratios[0]] * 5)
 
 
-def test_the_model_s_chain_counts_as_far_as_the_suffix_draft_s_first_token_is_wrong() -> None:
-    policy = HybridPolicy()
-    [alone] = foreseen(policy, [chain([], [])], [True], [2], 2)
-    rows = [chain([5, 6], [0.75, 0.5]), chain([5, 6], [0.75, 0.5]), chain([5, 6], [0.75, 0.5])]
-    both, cut, unwanted = foreseen(policy, rows, [True, True, False], [15, 3, 1], 2)
-    share = [0.25 * estimate for estimate in alone.estimates[1:]]
-    assert both.estimates == pytest.approx([1.0, 0.75, 0.5, *share])
-    assert both.parents == [-1, 0, 1, 0, 3]
-    assert cut.parents == [-1, 0, 1, 0]
-    assert unwanted.parents == [-1, 0]
+def test_a_token_of_the_model_s_chain_adds_something_where_the_suffix_draft_has_another_one() -> None:
+    rows = [chain([5, 6], [0.75, 0.5])] * 4
+    both, cut, unwanted, certain = foreseen(
+        [*rows[:3], chain([5, 6], [1.0, 1.0])], [0.75] * 4, [True, True, False, True], [15, 3, 1, 15], 2
+    )
+    # The chain's tokens are right with probabilities 1/2 and 1/4, so they add 1/8 each.
+    assert both[1] == pytest.approx([1.0, 0.75, 0.5, 0.125, 0.125], abs=1e-5)
+    assert both[0] == [-1, 0, 1, 0, 3]
+    assert cut[0] == [-1, 0, 1, 0]
+    assert unwanted[0] == [-1, 0]
+    assert certain[1] == [1.0, 1.0, 1.0, 0.0, 0.0], "what is certain leaves nothing to add"
 
 
-def test_foreseeing_refuses_other_requests_and_no_passes() -> None:
-    policy, drafts = HybridPolicy(), batch([chain([], [])])
-    wanted, rooms = np.ones(1, np.bool_), np.ones(1, np.int32)
-    with pytest.raises(ConfigError, match="promised must have a row for each of 1 requests, got 0"):
-        policy.foresee(["a"], drafts, wanted, rooms, 3)
-    policy.choose(["a"], drafts, wanted)
+def test_tokens_that_add_more_than_those_before_them_share_with_them() -> None:
+    """At depth 1 the suffix draft is nearly certain, and at depth 2 it has nothing."""
+    [(parents, estimates)] = foreseen([chain([5], [0.9])], [0.75], [True], [15], 2)
+    # Apart they would add 0.05 and 0.25.
+    assert estimates == pytest.approx([1.0, 0.9, 0.15, 0.15], abs=1e-5)
+    assert parents == [-1, 0, 0, 2]
+
+
+def test_foreseeing_refuses_arrays_of_other_rows_and_no_passes() -> None:
+    with pytest.raises(ConfigError, match="must be of the same 1 rows"):
+        foreseen([chain([], [])], [1.0], [True, True], [1], 3)
     with pytest.raises(ConfigError, match="passes must be >= 1"):
-        policy.foresee(["a"], drafts, wanted, rooms, 0)
+        foreseen([chain([], [])], [1.0], [True], [1], 0)
 
 
 def united(verified: bool) -> UnitedTrees:

@@ -138,7 +138,7 @@ class Serving:
                 [self.end(request) + len(row) for request, row in zip(step.requests, accepted, strict=True)]
             ),
         )
-        self.drafter.accepted.verified(step.requests, step.rows, step.lengths, result)
+        self.drafter.accepted.verified(step.requests, step.rows, step.padding, result)
         DraftedStep.of(step.drafts, num_drafted).count_drafted(self.drafter.counters)
         self.drafter.launched(step, num_drafted > 0)
         self.launched(step.requests, accepted)
@@ -184,7 +184,7 @@ def test_what_a_step_says_of_its_rows(serving: Serving) -> None:
     serving.prefill([a, b])
     serving.step([a, b], [[2], [2, 3]])
     step = serving.drafter.draft([a, b])
-    assert step.lengths.tolist() == [42, 43] and step.ends.tolist() == [41, 42]
+    assert step.ends.tolist() == [41, 42] and step.padding is None
     assert step.rooms.tolist() == [7, 0]
     assert (step.requests, len(step.rows)) == ([a, b], 2)
 
@@ -253,14 +253,14 @@ def test_a_text_that_went_astray_and_has_ended_is_let_go(serving: Serving) -> No
 
 
 def break_drafts(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    works = serving.engine.draft_rows
+    works = serving.engine.draft_followed
 
     def fail(rows: Any, *, max_tokens: int, **rest: Any) -> Any:
         if max_tokens:
             raise MemoryError("made to fail by a test")
         return works(rows, max_tokens=max_tokens, **rest)
 
-    monkeypatch.setattr(serving.engine, "draft_rows", fail)
+    monkeypatch.setattr(serving.engine, "draft_followed", fail)
 
 
 def test_failures_verify_roots_only_and_then_pause_drafting(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +324,7 @@ def test_what_could_not_be_taken_is_taken_at_the_next_step(serving: Serving, mon
     serving.prefill([a])
     for token in (2, 4, 6):
         with monkeypatch.context() as broken:
-            broken.setattr(serving.engine, "grow", lambda *args: 1 / 0)
+            broken.setattr(serving.engine, "follow", lambda *args: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 serving.drafter.draft([a])
         serving.verify(serving.drafter.nothing([a]), [[token]])

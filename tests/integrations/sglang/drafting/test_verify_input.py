@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agentspec import ConfigError, DraftBatch, Source, build_tree_arrays
+from agentspec import ConfigError, DraftBatch, Source, TreeBuffers, build_tree_arrays
 
 torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
-from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging, VerifyTensors, grammar_mask
+from agentspec.integrations.sglang.drafting.verify_input import PARTS, VerifyStaging, VerifyTensors, grammar_mask
+from agentspec.integrations.sglang.kernels.tree_union import ModelTensors, UnionLimits
 
 #   row 0:   7 ─┬─ 8 ── 9        row 1:   5 (its root alone)
 #               └─ 4
@@ -81,15 +82,60 @@ def test_the_short_mask_is_the_trees_alone() -> None:
     assert tensors.mask.tolist() == arrays.mask.ravel().tolist()
 
 
-def test_a_step_s_tensors_hold_until_those_of_the_next_but_one_are_made() -> None:
+def test_a_step_s_tensors_hold_until_its_part_of_the_memory_is_used_again() -> None:
     memory = staging()
     first = tensors_of(memory)
     kept = {name: getattr(first, name).clone() for name in VerifyTensors.__slots__}
     other = replace(BATCH, tokens=BATCH.tokens + 60)
-    tensors_of(memory, other)
-    for name, value in kept.items():
-        assert torch.equal(getattr(first, name), value), name
+    for _ in range(PARTS - 1):
+        tensors_of(memory, other)
+        for name, value in kept.items():
+            assert torch.equal(getattr(first, name), value), name
     assert tensors_of(memory, other).tokens.data_ptr() == first.tokens.data_ptr()
+
+
+def test_trees_that_are_written_ahead_are_laid_out_as_if_they_were_built() -> None:
+    """A step writes the trees to its part of the memory, in turn with steps that are built."""
+    memory, new = staging(full_mask=True), staging(full_mask=True)
+    roots = torch.tensor([[7], [5]])
+    total = int(SEQ_LENS.sum())
+    for width in (4, 8, 6, 5):
+        trees, _ = memory.memory(memory.ahead())
+        written = TreeBuffers(2, width)
+        build_tree_arrays(BATCH, width, written)
+        trees[: len(written.memory)] = written.memory
+        memory.copy_trees(2, width)
+        ahead, built = memory.laid_out(2, width, SEQ_LENS, roots, total=total), tensors_of(new, width=width)
+        for name in VerifyTensors.__slots__:
+            assert torch.equal(getattr(ahead, name), getattr(built, name)), name
+        tensors_of(memory, width=7)
+
+
+def test_drafts_that_are_written_ahead_are_united_with_room_to_spare() -> None:
+    """The draft model drafts 8, 3 below the root of row 0, and nothing for row 1, whose suffix draft is its root."""
+    memory = staging(full_mask=True)
+    model = ModelTensors(
+        parents=torch.tensor([[-1, 0], [-1, 0]]),
+        chosen=torch.tensor([[0, 1], [0, 1]]),
+        tokens=torch.tensor([[8, 3], [8, 3]]),
+        estimates=torch.tensor([[0.9, 0.8], [0.9, 0.8]]),
+        topk=1,
+    )
+    width, room = 6, 12
+    for _ in range(PARTS + 1):
+        _, packed = memory.memory(memory.ahead())
+        packed[:] = -99
+        packed[:7] = [0, 4, 5, 5, 5, 1, 0]
+        for first, part in enumerate((BATCH.tokens, BATCH.parents, BATCH.estimates.view(np.int32))):
+            packed[7 + first * room :][:5] = part
+        memory.copy_packed(2, width)
+        packed[:] = -99  # The device has its copy.
+        tensors, report = memory.united(
+            model, UnionLimits(width, 0.0, 1.0), SEQ_LENS, torch.tensor([[7], [5]]), total=int(SEQ_LENS.sum())
+        )
+        assert tensors.tokens.tolist() == [7, 8, 9, 4, 3, 0, 5, 0, 0, 0, 0, 0]
+        assert tensors.positions.view(2, width)[0, :5].tolist() == [3, 4, 5, 4, 5]
+        assert report[:, 0].tolist() == [4, 0], "drafted nodes of each row"
 
 
 def test_memory_that_was_used_gives_what_new_memory_gives() -> None:
