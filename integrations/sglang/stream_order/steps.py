@@ -244,6 +244,10 @@ class StreamOrder:
                 break
         return self._plan
 
+    def interrupted(self) -> None:
+        """Called when a step waits for its drafts instead. What is known of the lengths of texts holds no longer."""
+        self._latest = []
+
     def bound(self, requests: list[Req]) -> int:
         """An upper bound on the number of tokens in the KV cache over all rows of a batch, before its next step."""
         rows, last = len(requests), self._latest[-1] if self._latest else None

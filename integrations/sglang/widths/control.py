@@ -44,6 +44,7 @@ _STEPS_TOLD = 1024
 _MANY_ROWS = 32
 _LATEST = 8
 _LEAST_OFFERED = 4
+_LEAST_SECONDS = 1e-5
 
 
 @dataclass(slots=True)
@@ -300,7 +301,8 @@ class WidthControl:
 
         `context`: number of tokens in the KV cache over all rows.
         """
-        return self.controller.costs.at_widths(context, (widths * rows).astype(np.float64))
+        # A curve that was learned with other contexts may end at nothing.
+        return np.maximum(self.controller.costs.at_widths(context, (widths * rows).astype(np.float64)), _LEAST_SECONDS)
 
     def padded(self, rows: int, width: int) -> int:
         """The width to which a step of `rows` rows is padded that should have `width` nodes a row, or fewer."""

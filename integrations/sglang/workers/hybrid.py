@@ -341,6 +341,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             step, trees = self._ahead(batch, self._order)
             if step is not None:
                 return self._proposed(batch, step.width, self._drafts_of(batch, self._order, step, trees))
+        if self._order is not None:
+            self._order.interrupted()
         worker, staging = self._draft_worker, self._staging
         order = self._agreed(self._ordered(batch) if self.suffix.drafts_here else None)
         worker.follows = order.follows

@@ -235,6 +235,8 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
                 tensors = self._staging.laid_out(rows, step.width, batch.seq_lens, accepted, lens, total=context)
                 self._set_verify_input(batch, tensors)
                 return
+        if self._order is not None:
+            self._order.interrupted()
         width, context = self._ordered(batch)
         self._set_width(width)
         self._tiers.use(width)
