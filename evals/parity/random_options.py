@@ -76,10 +76,15 @@ class OptionAsks(Asks):
     def _sampling(self) -> dict[str, Any]:
         rng = self._rng
         longest = rng.randint(1, _LONGEST)
-        sampling = {"temperature": 0, "max_new_tokens": longest}
+        sampling: dict[str, Any] = {"temperature": 0, "max_new_tokens": longest}
         for name, value in self._options.items():
             if rng.random() < _SHARE:
                 sampling[name] = value(rng)
+        if "repetition_penalty" in sampling:
+            # Without overlap, plain SGLang multiplies and adds penalties in the order of a Python set of classes, which
+            # differs from one start to the next.
+            sampling.pop("frequency_penalty", None)
+            sampling.pop("presence_penalty", None)
         if rng.random() < _SHARE:
             sampling["stop_token_ids"] = rng.sample(self._stop_tokens, rng.randint(1, 3))
         if rng.random() < _SHARE:
@@ -88,6 +93,8 @@ class OptionAsks(Asks):
         if rng.random() < _GRAMMAR:
             name = rng.choice(list(_GRAMMARS))
             sampling[name] = _GRAMMARS[name](rng)
+            # Plain SGLang then writes one token more after the grammar's end, and never does where it verifies.
+            sampling.pop("ignore_eos", None)
         elif rng.random() < _SHARE:
             # A grammar that has ended allows only what the least length forbids.
             sampling["min_new_tokens"] = rng.randint(1, longest)

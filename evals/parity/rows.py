@@ -15,7 +15,7 @@ LOGPROB_TOLERANCE = 2e-4
 """Rounding of sums depends on how a batch is padded."""
 SIGNIFICANCE = 1e-6
 """Of a chi-square test: servers with equal distributions fail one test in a million."""
-_KEPT_DIFFERENCES = 20
+_KEPT_DIFFERENCES = 200
 
 
 @dataclass(slots=True)
