@@ -69,6 +69,10 @@ _ADVICE = {
         means="the requests have min_new_tokens, and drafts begin when an answer has that many",
         remedy="leave min_new_tokens out, or lower it",
     ),
+    "hidden_states": _Advice(
+        means="the requests ask for hidden states, which SGLang mixes up where it verifies trees",
+        remedy="leave return_hidden_states out where the states are not needed",
+    ),
     "refused": _Advice(
         means="the engine refused the requests' tokens",
         remedy="the server's log says why: look for 'agentspec does not draft for one request'",

@@ -23,6 +23,7 @@ from agentspec.evals.files import work_folder, write_json
 from agentspec.evals.options import Options, check_names
 from agentspec.evals.parity.aborts import AbortReport, abort_storm
 from agentspec.evals.parity.client import Answer, ParityClient, ask_round
+from agentspec.evals.parity.random_options import draw_option_rounds
 from agentspec.evals.parity.requests import Round, draw_rounds
 from agentspec.evals.parity.rows import Compared, is_right, row_of, table
 from agentspec.evals.parity.servers import (
@@ -41,6 +42,7 @@ from agentspec.progress import Progress, say
 DEFAULT_TOKENS = 100_000
 _PACKAGES = ("agentspec", "sglang", "torch", "transformers")
 _SCHEDULES = {"on": True, "off": False}
+_REQUESTS = ("kinds", "options")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.numbers("--tp", (1,), "numbers of tensor-parallel ranks")
     options.numbers("--retract", (0,), "force a retraction every N scheduler passes; 0: never")
     options.number("--tokens", DEFAULT_TOKENS, "compare at least N tokens of each server")
+    requests = "kinds: requests of every kind; options: greedy requests with random sampling parameters (default kinds)"
+    options.add("--requests", choices=_REQUESTS, default="kinds", help=requests)
     options.number("--aborts", 0, "then send N requests and abort most of them")
     options.number("--seed", 0, "seed of the requests")
     python = "interpreter of the environment with SGLang (default: this one)"
@@ -77,8 +81,11 @@ def run(args: argparse.Namespace) -> int:
     variants = list(_variants(args))
     rows: list[dict[str, Any]] = []
     with work_folder(args.logs) as (_, logs):
-        for ranks, group in itertools.groupby(variants, key=lambda variant: variant.ranks):
-            rounds, expected = _reference(args, ranks, logs)
+        # Where requests have penalties, plain SGLang's answers depend on the overlap schedule.
+        for (ranks, overlap), group in itertools.groupby(
+            variants, key=lambda variant: (variant.ranks, variant.overlap or args.requests == "kinds")
+        ):
+            rounds, expected = _reference(args, ranks, logs, overlap=overlap)
             for variant in group:
                 log = logs / f"{len(rows)}-{variant.system}.log"
                 with parity_server(variant, log) as server:
@@ -90,8 +97,13 @@ def run(args: argparse.Namespace) -> int:
     return 0 if all(is_right(row) for row in rows) else 1
 
 
-def reference(server: RunningServer, tokens: int, seed: int) -> tuple[list[Round], list[list[Answer]]]:
+def reference(
+    server: RunningServer, tokens: int, seed: int, drawn: Iterator[Round] | None = None
+) -> tuple[list[Round], list[list[Answer]]]:
     """Rounds whose answers by `server` have at least `tokens` tokens, and the answers, asked 16 at a time.
+
+    Args:
+        drawn: Endless rounds to take these from (default: those of every kind of request).
 
     Raises:
         ServerError: A request got no answer.
@@ -100,7 +112,7 @@ def reference(server: RunningServer, tokens: int, seed: int) -> tuple[list[Round
     answers: list[list[Answer]] = []
     total = 0
     with Progress("plain", tokens) as progress:
-        for round_ in draw_rounds(seed):
+        for round_ in drawn or draw_rounds(seed):
             rounds.append(round_)
             answers.append(ask(server, Round(16, 0.0, round_.asks), seed))
             total += sum(len(choice.tokens) for answer in answers[-1] for choice in answer.choices)
@@ -163,15 +175,21 @@ def measure(
     row["aborts"] = storm.record()
     row["differences"] += storm.differences
     row["drafted"], row["accepted"] = drafted_tokens(server, compared.accepted_tokens)
+    row["rows_without_draft"] = (server.agentspec_state() or {}).get("rows_without_draft", {})
     row["retractions"] = num_retractions(server)
     check_drafted(server, variant, row["accepted"])
     return row
 
 
-def _reference(args: argparse.Namespace, ranks: int, logs: Path) -> tuple[list[Round], list[list[Answer]]]:
-    variant = Variant(system="plain", ranks=ranks, python=args.python)
-    with parity_server(variant, logs / f"plain-{ranks}.log") as server:
-        return reference(server, args.tokens, args.seed)
+def _reference(
+    args: argparse.Namespace, ranks: int, logs: Path, *, overlap: bool
+) -> tuple[list[Round], list[list[Answer]]]:
+    variant = Variant(system="plain", ranks=ranks, overlap=overlap, python=args.python)
+    rounds = draw_rounds(args.seed)
+    if args.requests == "options":
+        rounds = draw_option_rounds(args.seed, with_penalties=not overlap)
+    with parity_server(variant, logs / f"{variant.label}-{ranks}.log") as server:
+        return reference(server, args.tokens, args.seed, rounds)
 
 
 def _variants(args: argparse.Namespace) -> Iterator[Variant]:
@@ -182,7 +200,7 @@ def _variants(args: argparse.Namespace) -> Iterator[Variant]:
         )
     check_names("--systems", args.systems, PARITY_SYSTEMS)
     check_names("--overlap", args.overlap, _SCHEDULES)
-    for ranks, system, overlap, retract in itertools.product(args.tp, args.systems, args.overlap, args.retract):
+    for ranks, overlap, system, retract in itertools.product(args.tp, args.overlap, args.systems, args.retract):
         yield Variant(
             system=system,
             overlap=_SCHEDULES[overlap],

@@ -29,7 +29,7 @@ _CHOICES = 16
 """Number of answers to one sampled request."""
 _SAMPLED_PROMPT = "SELECT "
 """After this prompt the model has several likely tokens, at several positions."""
-_SCHEMA = {
+SCHEMA = {
     "type": "object",
     "properties": {
         "tables": {"type": "array", "items": {"type": "string"}, "maxItems": 3},
@@ -37,8 +37,8 @@ _SCHEMA = {
     },
     "required": ["tables", "ok"],
 }
-_REGEXES = ("(SELECT|WITH) [a-z]{1,12} FROM [a-z]{1,12};", "[a-z ]{1,30}", '\\{"question": "[a-z ]{4,40}"\\}')
-_STOPS = ("SELECT", '"', "FROM", " o", ", ", "tables", "question", ".id", "WHERE", "=")
+REGEXES = ("(SELECT|WITH) [a-z]{1,12} FROM [a-z]{1,12};", "[a-z ]{1,30}", '\\{"question": "[a-z ]{4,40}"\\}')
+STOPS = ("SELECT", '"', "FROM", " o", ", ", "tables", "question", ".id", "WHERE", "=")
 _TAILS = (" a", " b", " SELECT", "\nlinks:", ' {"question": "', " id", " name, city")
 
 
@@ -62,7 +62,7 @@ class Asks:
         self._tokenizer = Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
         self._fresh = draw_open_prompts(split="heldout", seed=seed)
         self._pool = link_prompts(pool, seed) + [render(next(self._fresh)) for _ in range(pool)]
-        self._stop_tokens = self._tokenizer.encode("".join(_STOPS + _TAILS)).ids
+        self._stop_tokens = self._tokenizer.encode("".join(STOPS + _TAILS)).ids
 
     def __iter__(self) -> Iterator[Ask]:
         kinds = [kind for kind, (_, weight) in KINDS.items() for _ in range(weight)]
@@ -106,16 +106,16 @@ class Asks:
         return self._greedy(self._rng.randint(2, _ROOM), ignore_eos=True)
 
     def stop_string(self) -> dict[str, Any]:
-        return self._greedy(_ROOM, stop=self._rng.sample(_STOPS, self._rng.randint(1, 2)))
+        return self._greedy(_ROOM, stop=self._rng.sample(STOPS, self._rng.randint(1, 2)))
 
     def stop_token(self) -> dict[str, Any]:
         return self._greedy(_ROOM, stop_token_ids=self._rng.sample(self._stop_tokens, self._rng.randint(1, 3)))
 
     def regex(self) -> dict[str, Any]:
-        return self._greedy(self._rng.randint(1, 64), regex=self._rng.choice(_REGEXES))
+        return self._greedy(self._rng.randint(1, 64), regex=self._rng.choice(REGEXES))
 
     def json_schema(self) -> dict[str, Any]:
-        return self._greedy(64, json_schema=json.dumps(_SCHEMA))
+        return self._greedy(64, json_schema=json.dumps(SCHEMA))
 
     def logprobs(self) -> dict[str, Any]:
         start = self._rng.choice((-1, -1, 0, 20))

@@ -15,7 +15,7 @@ LOGPROB_TOLERANCE = 2e-4
 """Rounding of sums depends on how a batch is padded."""
 SIGNIFICANCE = 1e-6
 """Of a chi-square test: servers with equal distributions fail one test in a million."""
-_KEPT_DIFFERENCES = 20
+_KEPT_DIFFERENCES = 200
 
 
 @dataclass(slots=True)
@@ -28,12 +28,22 @@ class KindCount:
     tokens: int = 0
     differences: int = 0
 
+    def add(self, ask: Ask, answer: Answer, problem: str) -> None:
+        """Counts a request, its answer and what is wrong with it; "" if nothing is."""
+        self.requests += 1
+        self.streamed += ask.is_streamed
+        self.answers += len(answer.choices)
+        self.tokens += sum(len(choice.tokens) for choice in answer.choices)
+        self.differences += bool(problem)
+
 
 @dataclass(slots=True)
 class Compared:
     """The comparison of one server."""
 
     kinds: dict[str, KindCount] = field(default_factory=dict)
+    options: dict[str, KindCount] = field(default_factory=dict)
+    """By sampling parameter; a request counts for each that it has."""
     differences: list[dict[str, Any]] = field(default_factory=list)
     """The first ones."""
     cached_tokens: int = 0
@@ -66,20 +76,16 @@ class Compared:
             if self.may_refuse and theirs.status == 200 and ours.status == 400:
                 self.refused += 1
                 continue
-            count = self.kinds.setdefault(ask.kind, KindCount())
-            count.requests += 1
-            count.streamed += ask.is_streamed
-            count.answers += len(ours.choices)
-            count.tokens += sum(len(choice.tokens) for choice in ours.choices)
             self._count_speculation(ours)
             is_sampled = ask.body["sampling_params"]["temperature"] > 0
             problem = ours.note or (_sampled_problem(theirs, ours) if is_sampled else difference(theirs, ours))
             if is_sampled and not problem:
                 self._take_drawn(ask, theirs, ours)
-            if problem:
-                count.differences += 1
-                if len(self.differences) < _KEPT_DIFFERENCES:
-                    self.differences.append(_record(ask, problem, theirs, ours))
+            self.kinds.setdefault(ask.kind, KindCount()).add(ask, ours, problem)
+            for name in ask.body["sampling_params"]:
+                self.options.setdefault(name, KindCount()).add(ask, ours, problem)
+            if problem and len(self.differences) < _KEPT_DIFFERENCES:
+                self.differences.append(_record(ask, problem, theirs, ours))
 
     def p_values(self) -> dict[str, float]:
         """Of plain SGLang and the server having one distribution, by sampling setting, for settings with enough
@@ -169,6 +175,7 @@ def row_of(compared: Compared) -> dict[str, Any]:
         "differences": compared.num_differences,
         "p_values": compared.p_values(),
         "kinds": {name: asdict(count) for name, count in compared.kinds.items()},
+        "options": {name: asdict(count) for name, count in compared.options.items()},
         "cached_tokens": compared.cached_tokens,
         "stopped": compared.stopped,
         "refused": compared.refused,

@@ -49,6 +49,7 @@ class EndingReq(Req, Protocol):
     to_finish: object
     finished_reason: object
     finished_len: int | None
+    reasoning_tokens: int
 
 
 class ForwardMode(Protocol):

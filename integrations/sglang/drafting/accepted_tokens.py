@@ -171,6 +171,10 @@ class AcceptedTokens:
         self._pending.append(read)
         return read
 
+    def will_tell(self, request: Req) -> bool:
+        """Whether a forward of the request is yet to be appended, which tells the engine where its text ends."""
+        return any(known is request for read in self._pending for known in read.requests)
+
     def wait(self) -> None:
         """Waits for the copies of all forwards so far."""
         for read in self._pending:

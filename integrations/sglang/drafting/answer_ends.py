@@ -31,9 +31,17 @@ def end_at_first_stop() -> None:
         update(self, new_accepted_len)
         if is_running and new_accepted_len > 1 and self.finished():
             _find_first(self, new_accepted_len, update)
+            _cut_reasoning(self)
 
     update_finish_state._agentspec = True  # type: ignore[attr-defined]
     setattr(request, _METHOD, update_finish_state)
+
+
+def _cut_reasoning(request: EndingReq) -> None:
+    """Leaves out the reasoning tokens beyond the answer's end, all of which SGLang has counted before it looked for the
+    end (sgl-project/sglang 39826)."""
+    if request.finished_len is not None:
+        request.reasoning_tokens = min(getattr(request, "reasoning_tokens", 0), request.finished_len)
 
 
 def _find_first(request: EndingReq, num_accepted: int, update: _Update) -> None:

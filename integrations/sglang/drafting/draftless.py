@@ -24,6 +24,7 @@ Reason = Literal[
     "disabled_by_request",
     "penalties",
     "before_min_tokens",
+    "hidden_states",
     "refused",
     # Something failed.
     "breaker",
@@ -41,6 +42,7 @@ no_outputs         the same, and the row's namespace holds no finished output
 no_room            no drafted token could count, for example at max_tokens
 penalties          the request has penalties, which depend on the tokens before
 before_min_tokens  the answer has fewer tokens than the request's min_new_tokens
+hidden_states      the request asks for hidden states, which SGLang returns in the order of a tree's nodes
 refused            the engine refused the request's tokens
 left_by_policy     there was a suffix draft, but the policy left the row to the draft model, which made none
 """

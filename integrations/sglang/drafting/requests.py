@@ -165,10 +165,19 @@ class RequestBook:
         entry = self._entries.get(rid)
         return None if entry is None else entry.undrafted
 
-    def release(self) -> bool:
-        """Lets requests have drafts that have their min_new_tokens now. Returns whether there were any."""
+    def release(self, will_be_told: Callable[[Req], bool]) -> bool:
+        """Lets requests have drafts that have their min_new_tokens now. Returns whether there were any.
+
+        Args:
+            will_be_told: Whether the engine will be told where the text of a request ends before it drafts. Otherwise the
+                request waits for its next step.
+        """
         waiting = [self._entries[rid] for rid in self._waiting]
-        due = [entry for entry in waiting if not entry.request.finished() and undrafted(entry.request) is None]
+        due = [
+            entry
+            for entry in waiting
+            if not entry.request.finished() and undrafted(entry.request) is None and will_be_told(entry.request)
+        ]
         for entry in due:
             self._open_again(entry)
         return bool(due)

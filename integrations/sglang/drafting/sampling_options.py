@@ -65,7 +65,7 @@ FIELDS: Mapping[str, Way] = {
 }
 """The fields of SGLang's `SamplingParams` in all supported releases."""
 
-UndraftedReason = Literal["penalties", "before_min_tokens"]
+UndraftedReason = Literal["penalties", "before_min_tokens", "hidden_states"]
 
 _NO_PENALTY = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
 
@@ -75,6 +75,9 @@ def undrafted(request: Req) -> UndraftedReason | None:
     sampling: Any = request.sampling_params
     if any(getattr(sampling, name, neutral) != neutral for name, neutral in _NO_PENALTY.items()):
         return "penalties"
+    # SGLang answers with the states of a tree's first nodes, whatever branch it accepted.
+    if getattr(request, "return_hidden_states", False):
+        return "hidden_states"
     # SGLang forbids the end of the answer until it has counted this number of tokens, one a step.
     least = getattr(sampling, "min_new_tokens", 0) or 0
     return "before_min_tokens" if len(request.output_ids) < least else None

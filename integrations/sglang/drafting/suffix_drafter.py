@@ -463,7 +463,7 @@ class SuffixDrafter:
         self.accepted.find_again(self._book.known_rows)
 
     def _release(self) -> None:
-        if self._book.release():
+        if self._book.release(self.accepted.will_tell):
             self._batch = None
             self.accepted.find_again(self._book.known_rows)
 

@@ -19,6 +19,7 @@ from agentspec.errors import ServerError
 from agentspec.evals.parity.aborts import abort_storm
 from agentspec.evals.parity.bench import compare
 from agentspec.evals.parity.client import Answer, Choice
+from agentspec.evals.parity.random_options import PENALTIES, draw_option_rounds
 from agentspec.evals.parity.requests import KINDS, Ask, Asks, Round, draw_rounds
 from agentspec.evals.parity.rows import Compared, difference, is_right, row_of, table
 from agentspec.evals.parity.servers import PARITY_SYSTEMS, Variant, check_variant, parity_server
@@ -44,6 +45,18 @@ def test_rounds_hold_every_kind_and_recur() -> None:
     assert {ask.kind for round_ in rounds for ask in round_.asks} == set(KINDS)
     assert {round_.clients for round_ in rounds} >= {1, 2, 3, 16}
     assert any(ask.is_streamed for ask in rounds[0].asks)
+
+
+def test_options_are_all_drawn_but_not_those_that_plain_sglang_answers_in_two_ways() -> None:
+    rounds = list(islice(draw_option_rounds(1, with_penalties=True), 6))
+    assert rounds == list(islice(draw_option_rounds(1, with_penalties=True), 6))
+    drawn = [set(ask.body["sampling_params"]) for round_ in rounds for ask in round_.asks]
+    assert set().union(*drawn) >= {"min_new_tokens", "ebnf", "structural_tag", "logit_bias", "stop_regex", *PENALTIES}
+    for options in drawn:
+        assert not ("ignore_eos" in options and options & {"json_schema", "regex", "ebnf", "structural_tag"})
+        assert not ("repetition_penalty" in options and options & {"frequency_penalty", "presence_penalty"})
+    (plain,) = islice(draw_option_rounds(1, with_penalties=False), 1)
+    assert not any(set(ask.body["sampling_params"]) & set(PENALTIES) for ask in plain.asks)
 
 
 def test_prompts_leave_room_for_their_answers() -> None:

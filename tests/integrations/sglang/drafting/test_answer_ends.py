@@ -99,3 +99,18 @@ def test_an_aborted_request_stays_aborted(tokenizer: Any) -> None:
     req.to_finish = FINISH_ABORT("stopped by a test")
     told, reason = end(req, tokens, [len(tokens)])
     assert (told, reason["type"]) == (tokens, "abort")
+
+
+@pytest.mark.parametrize("sizes", [[1] * 6, [6], [2, 4]])
+def test_reasoning_beyond_the_end_is_not_counted(tokenizer: Any, sizes: list[int]) -> None:
+    """sgl-project/sglang 39826: a step that accepts a draft counts its tokens before it finds the end."""
+    tokens = [20, 21, tokenizer.eos_token_id, 22, 23, 24]
+    req = request(tokenizer, max_new_tokens=99)
+    for size in sizes:
+        step, tokens = tokens[:size], tokens[size:]
+        req.output_ids.extend(step)
+        req.update_reasoning_tokens(step, [1000])
+        req.update_finish_state(size)
+        if req.finished():
+            break
+    assert req.reasoning_tokens == 3

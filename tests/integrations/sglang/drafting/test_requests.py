@@ -464,12 +464,16 @@ def test_a_request_of_nobody_leaves_nothing_behind() -> None:
     assert book.engine.stats().outputs == book.engine.stats().conversation_bytes == 0
 
 
+def told(request: object) -> bool:
+    return True
+
+
 def test_a_request_with_penalties_has_no_drafts(book: Book) -> None:
     req = FakeRequest("r", [1, 2, 3, 4, 1, 2])
     req.sampling_params.repetition_penalty = 1.1
     assert book.draft(req) == ([[]], [Outcome.NO_ROOM], [0])
     assert book.book.undrafted("r") == "penalties"
-    assert not book.book.release()
+    assert not book.book.release(told)
 
 
 def test_drafts_begin_when_an_answer_has_its_min_new_tokens(book: Book) -> None:
@@ -477,11 +481,13 @@ def test_drafts_begin_when_an_answer_has_its_min_new_tokens(book: Book) -> None:
     req.sampling_params.min_new_tokens = 2
     assert book.draft(req)[1] == [Outcome.NO_ROOM]
     for token in (3, 4):
-        assert not book.book.release()
+        assert not book.book.release(told)
         book.accept(req, token)
         req.generate(token)
     assert book.book.undrafted("r") == "before_min_tokens" and book.book.num_without_drafts == 1
-    assert book.book.release() and not book.book.release()
+    # After another request's prefill, the engine is not told where this text ends.
+    assert not book.book.release(lambda request: False)
+    assert book.book.release(told) and not book.book.release(told)
     assert book.book.undrafted("r") is None and book.book.num_without_drafts == 0
     drafted, outcomes, _ = book.draft(req)
     assert drafted[0][:2] == [1, 2] and outcomes == [Outcome.DRAFTED]
@@ -496,7 +502,7 @@ def test_a_request_that_ends_before_its_min_new_tokens_is_closed(book: Book) -> 
     book.draft(req)
     req.generate(4, finish=True)
     book.book.finish("r")
-    assert not book.book.release() and book.book.num_without_drafts == 0
+    assert not book.book.release(told) and book.book.num_without_drafts == 0
 
 
 def predicting(rid: str, *prediction: int, **options: object) -> FakeRequest:

@@ -14,6 +14,7 @@ from every import every
 from releases import releases
 from server_requests import assert_same, chat_prompts, generate, tokens_of
 
+from agentspec.evals.parity.servers import Variant, parity_server
 from agentspec.integrations.servers.server import Server
 from agentspec.integrations.sglang.drafting.sampling_options import FIELDS, undrafted
 
@@ -63,6 +64,9 @@ def test_why_a_request_has_no_drafts() -> None:
         assert undrafted(request(**{**neutral, name: value})) == "penalties"
     assert undrafted(request(3, min_new_tokens=4)) == "before_min_tokens"
     assert undrafted(request(4, min_new_tokens=4)) is None
+    asking = request()
+    asking.return_hidden_states = True
+    assert undrafted(asking) == "hidden_states"
 
 
 def _bodies(number: int, seed: int = 500, **sampling: Any) -> list[dict[str, Any]]:
@@ -134,6 +138,21 @@ def test_a_row_without_drafts_is_exact_beside_rows_with_drafts(plain: Server, ag
         after = reasons(agentspec)
         for reason in ("penalties", "before_min_tokens"):
             assert after[reason] > before.get(reason, 0)
+
+
+@pytest.mark.sglang
+@pytest.mark.server
+def test_hidden_states_are_those_of_the_answer(tmp_path: Path) -> None:
+    """sgl-project/sglang 26163: verified trees mix up the states of a request."""
+    body = {**_bodies(1)[0], "return_hidden_states": True}
+    states = {}
+    for system in ("plain", "suffix"):
+        variant = Variant(system=system, arguments=("--enable-return-hidden-states",))
+        with parity_server(variant, tmp_path / f"{system}.log") as server:
+            server.post("/generate", _bodies(1)[0])  # later drafts use what the server learns here
+            states[system] = server.post("/generate", body)["meta_info"]["hidden_states"][1:]
+    for ours, theirs in zip(states["suffix"], states["plain"], strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-3)
 
 
 @pytest.mark.sglang
