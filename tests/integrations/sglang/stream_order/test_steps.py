@@ -124,6 +124,15 @@ class Scheduler:
         batch = list(self.batch)
         return self.order.launch(batch, self._rows(batch), self._padding(batch), bound, may_draft=True)
 
+    def wait(self) -> None:
+        """A step that waits for its drafts, as with a grammar. It may accept as much as any other."""
+        batch = list(self.batch)
+        self.order.interrupted()
+        while self.device.queue:
+            self.device.advance()
+        self.accepted.catch_up()
+        self._verified(batch, self._rows(batch), self._padding(batch), WIDTHS[-1], [[1] * WIDTHS[-1] for _ in batch])
+
     def step(self, bound: int) -> AheadStep:
         batch, rng = list(self.batch), self.rng
         rows, padding = self._rows(batch), self._padding(batch)
@@ -135,16 +144,21 @@ class Scheduler:
         while self.device.queue and rng.random() < 0.5:
             self.device.advance()
         tokens = [rng.integers(0, 3, int(rng.integers(1, step.width + 1))).tolist() for _ in batch]
+        self._verified(batch, rows, padding, step.width, tokens)
+        return step
+
+    def _verified(
+        self, batch: list[Request], rows: Any, padding: NDArray[np.int64] | None, width: int, tokens: list[list[int]]
+    ) -> None:
         for request, some in zip(batch, tokens, strict=True):
             request.end += len(some)
         result = SimpleNamespace(
-            next_token_ids=torch.tensor([row + [0] * (step.width - len(row)) for row in tokens]).ravel(),
+            next_token_ids=torch.tensor([row + [0] * (width - len(row)) for row in tokens]).ravel(),
             accept_lens=torch.tensor([len(row) for row in tokens]),
             new_seq_lens=torch.tensor([request.end for request in batch]),
         )
         self.accepted.verified(batch, rows, padding, result)
         self._launched(batch, tokens)
-        return step
 
     def _queue(self, call: HostCall) -> None:
         if self.is_refused:
@@ -190,6 +204,8 @@ def test_no_more_tokens_are_in_the_cache_than_the_bound_says(seed: int, device: 
         scheduler.change()
         if not scheduler.batch:
             continue
+        if scheduler.rng.random() < 0.15:
+            scheduler.wait()
         ends = [request.end for request in scheduler.batch]
         bound = order.bound(list(scheduler.batch))
         assert sum(ends) <= bound <= sum(ends) + len(ends) * (3 * WIDTHS[-1] + 1)
