@@ -63,7 +63,7 @@ LAYERS: dict[str, set[str]] = {
     # A command with modules of its own: it starts servers, and workflows and other programs by their command lines.
     "agentspec/ab": {"agentspec", "agentspec/analysis", "agentspec/cli", "integrations", "workflows"},
     # Apart from errors and the progress bar, a workflow uses only the OpenAI API.
-    "workflows": {"agentspec/errors.py", "agentspec/progress.py"},
+    "workflows": {"agentspec/environment.py", "agentspec/errors.py", "agentspec/progress.py"},
 }
 LAYERS["evals"] = set(LAYERS)
 

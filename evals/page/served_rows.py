@@ -149,7 +149,7 @@ def _emulated(name: str, records: Sequence[Record]) -> list[Row]:
                 goals = [at_least("x the best single system", over_best[-1], 0.99)]
             rows.append(
                 Row(
-                    f"{task}, {pass_name}, {clients(number)}, {cell[system][0]['emulated']} emulated",
+                    f"{task}, {pass_name}, {clients(number)}, {cell[system][0]['emulated']} emulated{_head(cell[system][0])}",
                     NAMES[system],
                     f"{told_speed(cell[system])} tokens/s: {speed(cell[system]) / single[best]:.2f} x {called(best)}",
                     ", ".join(f"{called(base)} {told_speed(cell[base])}" for base in single if base != system),
@@ -167,6 +167,12 @@ def _emulated(name: str, records: Sequence[Record]) -> list[Row]:
         figure = f"{min(ratio for _, ratio in wide):.2f} to {max(ratio for _, ratio in wide):.2f} x at most 16"
         rows.append(Row("all cells", "at most 64 tokens a row", figure, "", tuple(goals), name))
     return rows
+
+
+def _head(record: Record) -> str:
+    """What is told of the emulated head, unless it has the default accept length."""
+    head = record.get("head", "4.0")
+    return "" if head in ("4.0", None) else f", head {head}"
 
 
 def predicted_rows(files: Files) -> list[Row]:
