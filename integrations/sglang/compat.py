@@ -350,7 +350,9 @@ def logit_positions(forward_batch: ForwardBatch, rows: int) -> tuple[Tensor, Ten
 def request_slot(request: Req) -> int:
     """The row of a scheduled request in the token table."""
     holder = getattr(request, "kv", None)
-    slot = getattr(request, "req_pool_idx", None) if holder is None else holder.req_pool_idx
+    slot = getattr(holder, "req_pool_idx", None)
+    if slot is None:
+        slot = getattr(request, "req_pool_idx", None)
     return int(slot)  # type: ignore[arg-type]
 
 

@@ -26,19 +26,22 @@ def module(release: Path, name: str) -> ast.Module:
     pytest.fail(f"{name} is not in {release}; `make test-all` unpacks the other releases")
 
 
-def find(release: Path, name: str, *path: str) -> ast.ClassDef | ast.FunctionDef:
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def find(release: Path, name: str, *path: str) -> Definition:
     body: list[ast.stmt] = module(release, name).body
-    found: ast.ClassDef | ast.FunctionDef | None = None
+    found: Definition | None = None
     for part in path:
-        found = next((n for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == part), None)
+        found = next((n for n in body if isinstance(n, Definition) and n.name == part), None)
         assert found is not None, f"{name}:{'.'.join(path)} is missing"
         body = found.body
     assert found is not None
     return found
 
 
-def parameters(function: ast.ClassDef | ast.FunctionDef) -> set[str]:
-    assert isinstance(function, ast.FunctionDef)
+def parameters(function: Definition) -> set[str]:
+    assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
     arguments = function.args
     return {a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
 
