@@ -38,8 +38,7 @@ def end_at_first_stop() -> None:
 
 
 def _cut_reasoning(request: EndingReq) -> None:
-    """Leaves out the reasoning tokens beyond the answer's end, all of which SGLang has counted before it looked for the
-    end (sgl-project/sglang 39826)."""
+    """Leaves out the reasoning tokens beyond the answer's end. SGLang has counted them before it looked for the end."""
     if request.finished_len is not None:
         request.reasoning_tokens = min(getattr(request, "reasoning_tokens", 0), request.finished_len)
 
