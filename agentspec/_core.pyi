@@ -172,6 +172,43 @@ class Objective(enum.Enum):
     RUN = 1
     STEP = 2
 
+class PlanningNumbers:
+    """What is known of the step times and the draft model, to plan a step with. Shapes: b rows, w widths."""
+
+    def __init__(
+        self,
+        *,
+        widths: NDArray[np.int64],
+        seconds: NDArray[np.float64],
+        with_model: NDArray[np.float64] | None,
+        rest: float,
+        speedup: float,
+        exponent: float,
+        exponent_united: float,
+        promised: NDArray[np.float64] | None,
+        fit: NDArray[np.bool_] | None,
+        passes: int,
+        must_pass: bool,
+        ragged: bool,
+    ) -> None: ...
+
+class StepPlanner:
+    """Plans the passes of the draft model and the width of a step, as a DraftingStep does."""
+
+    def __init__(self, *, suffix_only: Goodput, with_model: Goodput) -> None: ...
+    def plan(
+        self,
+        offsets: NDArray[np.int32],
+        parents: NDArray[np.int32],
+        estimates: NDArray[np.float32],
+        rooms: NDArray[np.int32],
+        context: float,
+        numbers: PlanningNumbers,
+    ) -> tuple[bool, int, int, float, float, float, float, float]: ...
+    def foreseen(
+        self, columns: int, exponent: float, estimated: NDArray[np.float64], sizes: NDArray[np.int64]
+    ) -> float: ...
+
 class DraftingStep:
     """The host's part of a decode step, which a device runs in the order of a stream."""
 
@@ -204,17 +241,7 @@ class DraftingStep:
         width: int,
         unites: bool,
         suffixes: bool,
-        widths: NDArray[np.int64],
-        seconds: NDArray[np.float64],
-        with_model: NDArray[np.float64] | None,
-        rest: float,
-        speedup: float,
-        exponent: float,
-        exponent_united: float,
-        promised: NDArray[np.float64] | None,
-        fit: NDArray[np.bool_] | None,
-        passes: int,
-        must_pass: bool,
+        numbers: PlanningNumbers,
     ) -> None: ...
     def run(self) -> None: ...
     @property
@@ -336,10 +363,3 @@ def foresee_union(
     rooms: NDArray[np.int32],
     passes: int,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]: ...
-def sum_promises(
-    offsets: NDArray[np.int32],
-    suffix: NDArray[np.float64],
-    model: NDArray[np.float64],
-    fit: NDArray[np.bool_],
-    margin: float,
-) -> tuple[int, float, float, float, float, float, int, int, bool]: ...

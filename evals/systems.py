@@ -126,7 +126,6 @@ HYBRIDS = {
     "hybrid": _hybrid("agentspec + EAGLE-3"),
     "hybrid-score": _hybrid("agentspec + EAGLE-3, SCORE > tau", rule="suffixdecoding", hybrid_rule="score"),
     "hybrid-match-length": _hybrid("agentspec + EAGLE-3, match length", hybrid_rule="match-length"),
-    "hybrid-payoff": _hybrid("agentspec + EAGLE-3, payoff", hybrid_rule="payoff"),
     "hybrid-standalone": System("agentspec + STANDALONE", "AGENTSPEC", _STANDALONE),
 }
 

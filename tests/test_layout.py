@@ -104,7 +104,7 @@ LARGER: dict[str, int] = {}
 NOUNS = {
     "goodput": "agentspec/scheduling/goodput.py",
     "flags": "integrations/sglang/settings.py",
-    "suffix or draft model: the decision": "agentspec/scheduling/hybrid/decision.py",
+    "suffix or draft model: the decision": "agentspec/scheduling/hybrid/planner.py",
     "backoff": "store/replication/backoff.py",
     "tree mask": "agentspec/native/drafting/tree_mask.h",
     "registration": "integrations/sglang/registration.py",

@@ -1,12 +1,10 @@
-"""`agentspec tune`: fits the estimates of acceptance to recorded outputs, or with --payoff the predictor of accepted
-tokens of suffix drafts, and measures the result. With --draft-model it finds the best `stop_threshold` for a draft model.
+"""`agentspec tune`: fits the estimates of acceptance to recorded outputs, and measures the result. With --draft-model it
+finds the best `stop_threshold` for a draft model.
 
 Dataset: recorded sessions (see agentspec.analysis.replay.traces); every --holdout-th session is kept out of the fit.
-Metric: accepted and drafted tokens per step and the expected calibration error, on the sessions kept out; for a payoff
-predictor its error in accepted tokens, beside the score's.
+Metric: accepted and drafted tokens per step and the expected calibration error, on the sessions kept out.
 Pattern: logistic regression on the continuations that the drafter weighed (agentspec.analysis.replay.tuning), then a
-grid of min_token_prob; least squares for the payoff predictor (agentspec.analysis.replay.payoff_training). For a draft
-model, a server answers the prompts of the traces; each of its chains is then cut by every threshold and priced.
+grid of min_token_prob. For a draft model, a server answers the prompts of the traces; each of its chains is then cut by every threshold and priced.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from agentspec.analysis.replay import Call, load_tokenizer, read_trace
-from agentspec.analysis.replay.payoff_training import collect_payoffs, fit_payoff, payoff_errors
 from agentspec.analysis.replay.tuning import Quality, check_scipy, collect_trials, fit, measure
 from agentspec.cli.options import add_corpora, add_tokenizer, corpora_of
 from agentspec.config import EngineConfig
@@ -45,12 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "agentspec report reads",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="the estimates to write")
-    parser.add_argument(
-        "--payoff",
-        type=Path,
-        metavar="FILE",
-        help="the payoff predictor to write; its drafts use the estimates of --out, --start or agentspec's own",
-    )
     parser.add_argument(
         "--start",
         type=Path,
@@ -107,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Fits, measures, and writes the estimates or the payoff predictor, or both.
+    """Fits, measures, and writes the estimates.
 
     Raises:
         ConfigError: An argument is out of range or unknown, a file cannot be read, the traces have nothing to fit or
@@ -119,13 +110,10 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec tune --help")
     if args.holdout < 2:
         raise ConfigError(f"--holdout must be at least 2, got {args.holdout}; 4 keeps a quarter out")
-    if not args.out and not args.payoff:
-        raise ConfigError(
-            "--out, --payoff or --draft-model must be given, got none; name a file for the estimates to write"
-        )
-    for option, path in (("--out", args.out), ("--payoff", args.payoff)):
-        if path and not path.parent.is_dir():
-            raise ConfigError(f"{option} must lie in a folder that exists, got {path}; make {path.parent} first")
+    if not args.out:
+        raise ConfigError("--out or --draft-model must be given, got none; name a file for the estimates to write")
+    if not args.out.parent.is_dir():
+        raise ConfigError(f"--out must lie in a folder that exists, got {args.out}; make {args.out.parent} first")
     config = EngineConfig(max_draft_tokens=args.max_draft_tokens)
     check_scipy()
     tokenizer = load_tokenizer(args.tokenizer)
@@ -138,10 +126,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     ]
     rows: list[dict[str, Any]] = []
     head = {**describe(("agentspec", "numpy", "scipy")), "tokenizer": tokenizer.name}
-    if args.out:
-        start, head["min_token_prob"] = _fit_estimates(sets, config, start, args, rows)
-    if args.payoff:
-        _fit_payoff(sets, replace(config, estimates=start), args, rows)
+    head["min_token_prob"] = _fit_estimates(sets, config, start, args, rows)
     if args.json:
         args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     return 0
@@ -149,8 +134,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 def _fit_estimates(
     sets: Sequence[_Set], config: EngineConfig, start: Estimates, args: argparse.Namespace, rows: list[dict[str, Any]]
-) -> tuple[Estimates, float]:
-    """Writes estimates, adds their quality to `rows`, and returns them with the best min_token_prob."""
+) -> float:
+    """Writes estimates, adds their quality to `rows`, and returns the best min_token_prob."""
     trials = []
     for name, kept, _ in sets:
         with Progress(f"{name} weighing", len(kept)) as progress:
@@ -168,36 +153,15 @@ def _fit_estimates(
             print(_line(name, variant, quality), flush=True)
     best = max(_GRID, key=lambda p: sum(_worth(row, args.token_cost) for row in rows if row["variant"] == f"{p:g}"))
     print(f"wrote {args.out}; serve with --agentspec-estimates {args.out} --agentspec-min-token-prob {best:g}")
-    return fitted, best
-
-
-def _fit_payoff(
-    sets: Sequence[_Set], config: EngineConfig, args: argparse.Namespace, rows: list[dict[str, Any]]
-) -> None:
-    """Writes a payoff predictor, and adds its errors beside the score's to `rows`."""
-    payoffs = []
-    for name, kept, _ in sets:
-        with Progress(f"{name} drafting", len(kept)) as progress:
-            payoffs.append(collect_payoffs(kept, config, on_call=partial(_show, progress)))
-    predictor = fit_payoff(payoffs, _note(sets, args.holdout))
-    predictor.save(args.payoff)
-    for name, kept, held_out in sets:
-        errors = payoff_errors(predictor, collect_payoffs(held_out, config, warm=kept))
-        rows.append({"set": name, "variant": "payoff", **asdict(errors)})
-        print(
-            f"{name:<28} {'payoff':>8}  root mean squared error {errors.rmse:.3f} tokens, of the score "
-            f"{errors.score_rmse:.3f}; mean error {errors.mae:.3f}, of the score {errors.score_mae:.3f}",
-            flush=True,
-        )
-    print(f"wrote {args.payoff}")
+    return best
 
 
 def _tune_threshold(args: argparse.Namespace, rest: Sequence[str]) -> int:
     """Finds the threshold for --draft-model, and prints it beside drafts of fixed lengths."""
     from agentspec.cli.tuned_threshold import ThresholdPlan, threshold_report
 
-    if args.out or args.payoff:
-        raise ConfigError("--draft-model fits no estimates, got --out or --payoff; run agentspec tune twice")
+    if args.out:
+        raise ConfigError("--draft-model fits no estimates, got --out; run agentspec tune twice")
     if not args.model:
         raise ConfigError("--draft-model needs --model, the model to serve")
     if len(args.traces) != 1:

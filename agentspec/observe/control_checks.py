@@ -77,7 +77,10 @@ def check_drafter(block: Mapping[str, Any], changed: Change) -> Iterator[Finding
         return
     counters = changed.counts.get("counters", {})
     steps, ran = int(counters.get("steps", 0)), int(counters.get("drafter_steps", 0))
-    seen = f"{drafter.get('base')} ran in {ran} of {steps} steps; tau is {_figure(drafter.get('tau'))}"
+    expected = _figure(drafter.get("expected_accepted"))
+    seen = (
+        f"{drafter.get('base')} ran in {ran} of {steps} steps; its drafts are expected to bring {expected} tokens each"
+    )
     if steps < _FEW_STEPS:
         return
     if drafter.get("paused") is True:
@@ -94,7 +97,7 @@ def check_drafter(block: Mapping[str, Any], changed: Change) -> Iterator[Finding
             name="drafter",
             seen=seen,
             means="suffix drafts promise more in every step, or the draft model costs more than it brings "
-            f"({_figure(drafter.get('draft_ms'))} ms a draft, {_figure(drafter.get('verify_ms'))} ms a verification)",
+            f"({_figure(drafter.get('draft_ms'))} ms a draft of one row)",
             remedy="none, where suffix drafts serve; --agentspec-tau inf makes it draft always",
         )
     else:

@@ -118,10 +118,9 @@ def _plan(plan: Mapping[str, Any]) -> str:
 
 
 def _drafter(of: Mapping[str, Any]) -> list[tuple[str, str]]:
-    tau = of.get("tau")
     return [
         ("kind", str(of.get("base", "-"))),
-        ("tau", f"{_number(tau)} tokens" if tau is not None else "-"),
+        ("expects", f"{_number(of.get('expected_accepted'))} tokens a draft"),
         ("runs in", f"{_percent(of.get('share_of_steps'))} of steps"),
         ("paused", f"{'yes' if of.get('paused') else 'no'}; in {_percent(of.get('paused_share'))} of steps"),
     ]

@@ -57,24 +57,14 @@ class GoodputController:
         """The correction of the estimates."""
         self.bias_united = EstimateBias()
         """The same for unions with a draft model's drafts, whose estimates are made before those drafts are known."""
-        self._drafter = profile.drafter if profile is not None else None
+        self._profile = profile
         # A step waits for plan(), and each numpy call takes a microsecond.
         self.native = self.another()
         """Decides, and may be given to a DraftingStep, which then decides one step ahead."""
 
     def another(self) -> _core.Goodput:
         """A further native part with the same settings and no history."""
-        config, drafter = self.config, self._drafter
-        return _core.Goodput(
-            objective=_OBJECTIVES[config.objective],
-            margin=config.margin,
-            patience=config.patience,
-            probe_share=config.probe_share,
-            knows_costs=self.costs.profile is not None,
-            drafter_alpha=drafter.alpha if drafter is not None else 0.0,
-            drafter_gamma=drafter.gamma if drafter is not None else 0.0,
-            drafter_delta=drafter.delta if drafter is not None else 0.0,
-        )
+        return native_goodput(self.config, self._profile)
 
     def plan(self, state: StepState) -> StepPlan:
         drafts, costs = state.drafts, self.costs
@@ -123,6 +113,21 @@ class GoodputController:
             "probes": float(self.native.num_probes()),
             **self.costs.describe(),
         }
+
+
+def native_goodput(config: ControlConfig, profile: Profile | None) -> _core.Goodput:
+    """What decides on widths, with these settings and no history."""
+    drafter = profile.drafter if profile is not None else None
+    return _core.Goodput(
+        objective=_OBJECTIVES[config.objective],
+        margin=config.margin,
+        patience=config.patience,
+        probe_share=config.probe_share,
+        knows_costs=profile is not None,
+        drafter_alpha=drafter.alpha if drafter is not None else 0.0,
+        drafter_gamma=drafter.gamma if drafter is not None else 0.0,
+        drafter_delta=drafter.delta if drafter is not None else 0.0,
+    )
 
 
 def _exceeds(accepted: float, plan: StepPlan) -> bool:

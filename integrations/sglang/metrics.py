@@ -118,9 +118,7 @@ STATE = {
     "spared_prompt_tokens": _counter("Prompt tokens that an earlier turn's index had already"),
 }
 DRAFT_MODEL = {
-    "drafter_tau": Metric(
-        "Accepted tokens that a suffix draft has to promise for the draft model not to be run; -1: it is not known"
-    ),
+    "drafter_expected_tokens": Metric("Accepted tokens that a draft of the draft model is expected to bring"),
     "drafter_paused": Metric(
         "1 while the draft model is paused, because following the text costs more than its drafts save"
     ),

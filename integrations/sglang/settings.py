@@ -131,10 +131,9 @@ class Settings(BaseModel):
     their costs. 0 never runs the draft model, `inf` always does."""
     hybrid_rule: HybridRule = "expected"
     """What is compared with `tau`: `expected` is the calibrated number of accepted tokens, `score` is the suffix draft's
-    score, `match-length` requires a match of 4 tokens, `payoff` asks the predictor that `agentspec tune --payoff`
-    trained."""
+    score, `match-length` requires a match of 4 tokens."""
     hybrid_union: UnionUse = "auto"
-    """For `hybrid_rule` `expected` and `payoff`: whether a row that has a suffix draft and the draft model's verifies the
+    """For `hybrid_rule` `expected`: whether a row that has a suffix draft and the draft model's verifies the
     union of both trees. `auto` unites them if `tau` is `auto`, `always` with any `tau`; `never` verifies one of them."""
     stream_order: Literal["auto", "off"] = "auto"
     """Whether drafts are made in the order of the device's work, so that the scheduler never waits for accepted tokens: `auto`
@@ -143,8 +142,6 @@ class Settings(BaseModel):
     """When the draft model pauses, so that it neither reads prompts nor follows outputs: `payoff` pauses it while it costs
     more time than its drafts save, `zero-length` while more than 0.7 of the recent steps had no draft of it (SmartSpec),
     `never` does not pause it."""
-    payoff: str = ""
-    """For `hybrid_rule` `payoff`: file that holds the predictor; empty uses the one that comes with agentspec."""
     acceptance_head: str = "auto"
     """Folder of a SpecDec++ head (`acceptance_head.safetensors`), which predicts whether the draft model's tokens are
     accepted. `auto` looks for it in the draft model's folder; `none` uses no head."""
@@ -291,7 +288,6 @@ class Settings(BaseModel):
         return HybridConfig(
             rule=self.hybrid_rule,
             tau=parse_tau(self.tau),
-            payoff=self.payoff,
             union=self.hybrid_union,
             min_token_prob=parse_min_token_prob(self.min_token_prob, max_nodes),
             max_nodes=max_nodes,

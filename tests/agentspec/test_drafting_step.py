@@ -11,7 +11,8 @@ import pytest
 from drafting_steps import Forward, Oracle, Order, Step, goodput, table
 from every import every
 
-from agentspec import ConfigError, Engine, EngineConfig, Outcome, _core
+from agentspec import ConfigError, DraftBuffers, Engine, EngineConfig, Outcome, _core
+from agentspec.scheduling.hybrid import NextStep, StepPlanner
 
 VOCABULARY = 5
 ROWS, WIDTH = 8, 8
@@ -281,3 +282,33 @@ def test_a_driver_s_thread_runs_steps_while_requests_come_and_go() -> None:
         others.join()
     assert engine.num_tokens("a") == len(LOOP) + 300
     engine.check_integrity()
+
+
+@every("seed", range(20))
+def test_a_planner_plans_a_step_that_waits_as_a_step_plans_ahead(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    text, names = rng.integers(0, VOCABULARY, 6).tolist() + LOOP, ["a", "b"]
+    prefilled = table([[1], [1]], 1), np.array([len(text), 12])
+    order = Order(
+        names,
+        [(names, *prefilled, None)],
+        with_model=np.array([1.2, 1.3, 1.5, 1.9]) * rng.uniform(0.7, 1.5),
+        promised=rng.uniform(0.0, 3.0, 2),
+        fit=np.array([True, seed % 2 == 0]),
+        speedup=float(rng.choice([0.0, 1.5, 3.0])),
+        exponent=float(rng.uniform(0.5, 1.5)),
+    )
+    engines = [_engine(), _engine()]
+    for engine in engines:
+        _open(engine, a=text, b=text[:12])
+    ahead = Step(engines[0], 2, 8).run(order)
+    buffers, rows = DraftBuffers(2, 7), engines[1].rows(names)
+    engines[1].follow(rows, *prefilled, None)
+    engines[1].learn(rows)
+    drafts = engines[1].draft_followed(rows, out=buffers, max_tokens=order.max_tokens)
+    assert len(drafts.tokens) > 2, "nothing is drafted"
+    planner = StepPlanner(goodput(), goodput())
+    plan = planner.plan(drafts, buffers.rooms[:2].copy(), ahead.context, order.numbers())
+    assert plan == NextStep(*ahead.next)
+    estimated, sizes = planner.foreseen(4)
+    assert len(estimated) == len(sizes) == 3 and estimated.sum() > 0.0

@@ -56,6 +56,16 @@ class Order:
     fit: NDArray[np.bool_] | None = None
     passes: int = 3
     must_pass: bool = False
+    ragged: bool = False
+
+    def numbers(self) -> _core.PlanningNumbers:
+        return _core.PlanningNumbers(**{name: getattr(self, name) for name in _NUMBERS})
+
+
+_NUMBERS = (
+    "widths", "seconds", "with_model", "rest", "speedup", "exponent", "exponent_united", "promised", "fit", "passes",
+    "must_pass", "ragged",
+)  # fmt: skip
 
 
 class Step:
@@ -80,11 +90,15 @@ class Step:
         )  # fmt: skip
 
     def prepare(self, order: Order, rows: _core.Rows | None = None) -> None:
-        rest = {name: getattr(order, name) for name in Order.__dataclass_fields__ if name not in ("names", "written")}
         self.native.prepare(
             written=[(self.engine.rows(names), *arrays) for names, *arrays in order.written],
             rows=self.engine.rows(order.names) if rows is None else rows,
-            **rest,
+            padding=order.padding,
+            max_tokens=order.max_tokens,
+            width=order.width,
+            unites=order.unites,
+            suffixes=order.suffixes,
+            numbers=order.numbers(),
         )
 
     def run(self, order: Order) -> _core.DraftingStep:

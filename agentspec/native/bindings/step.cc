@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "bindings/bindings.h"
 #include "errors.h"
 #include "step/drafting_step.h"
+#include "step/step_planner.h"
 
 using namespace nanobind::literals;
 
@@ -39,6 +41,38 @@ std::vector<To> copied(const std::optional<Vector<T>>& array) {
   return {values.begin(), values.end()};
 }
 
+nb::tuple told(const NextStep& next) {
+  return nb::make_tuple(next.passes, next.width, static_cast<int>(next.reason), next.tokens, next.seconds,
+                        next.tokens_with_model, next.seconds_with_model, next.saved);
+}
+
+// A StepPlanner with the Goodputs that it plans with.
+class Planner {
+ public:
+  Planner(nb::object suffix_only, nb::object with_model)
+      : owners_(nb::make_tuple(suffix_only, with_model)),
+        planner_(nb::cast<Goodput&>(suffix_only), nb::cast<Goodput&>(with_model)) {}
+
+  nb::tuple plan(const Int32Array& offsets, const Int32Array& parents, const FloatArray& estimates,
+                 const Int32Array& rooms, double context, const PlanningNumbers& numbers) {
+    const DraftShapes suffix{view(offsets), view(parents), {estimates.data(), estimates.size()}};
+    planner_.foresee(suffix, view(rooms), numbers);
+    return told(planner_.plan(suffix, context, numbers));
+  }
+
+  double foreseen(std::size_t columns, double exponent, const Buffer<double>& estimated,
+                  const Buffer<std::int64_t>& sizes) {
+    if (estimated.size() != columns || sizes.size() != columns) {
+      throw ConfigError("the sums must have room for " + std::to_string(columns) + " columns");
+    }
+    return sum_columns(planner_.foreseen(), columns, exponent, {view(estimated), view(sizes)});
+  }
+
+ private:
+  nb::tuple owners_;
+  StepPlanner planner_;
+};
+
 // A DraftingStep with the Python arrays that it reads and writes. They are released with the next order,
 // because a driver's thread that runs the step must not touch Python's objects.
 class Step {
@@ -58,10 +92,7 @@ class Step {
 
   void prepare(const nb::list& written, const Engine::Rows& rows,
                const std::optional<Vector<std::int64_t>>& padding, std::int32_t max_tokens, std::size_t width,
-               bool unites, bool suffixes, const Vector<std::int64_t>& widths, const Vector<double>& seconds,
-               const std::optional<Vector<double>>& with_model, double rest, double speedup, double exponent,
-               double exponent_united, const std::optional<Vector<double>>& promised,
-               const std::optional<Vector<bool>>& fit, std::int64_t passes, bool must_pass) {
+               bool unites, bool suffixes, const PlanningNumbers& numbers) {
     if (!step_.is_done()) throw ConfigError("a step must be done before it is prepared again");
     DraftingStep::Order order{.rows = rows,
                               .padding = all_of(padding),
@@ -69,17 +100,7 @@ class Step {
                               .suffixes = suffixes,
                               .width = width,
                               .unites = unites,
-                              .planning = {.widths = copied<std::int64_t>(std::optional(widths)),
-                                           .seconds = copied<double>(std::optional(seconds)),
-                                           .with_model = copied<double>(with_model),
-                                           .rest = rest,
-                                           .speedup = speedup,
-                                           .exponent = exponent,
-                                           .exponent_united = exponent_united,
-                                           .promised = copied<double>(promised),
-                                           .fit = copied<std::uint8_t>(fit),
-                                           .passes = passes,
-                                           .must_pass = must_pass}};
+                              .planning = numbers};
     nb::list kept;
     for (const nb::handle item : written) {
       const auto one = nb::cast<nb::tuple>(item);
@@ -107,11 +128,7 @@ class Step {
                           reinterpret_cast<std::uintptr_t>(&step_));
   }
 
-  [[nodiscard]] nb::tuple next() const {
-    const NextStep& next = step_.next();
-    return nb::make_tuple(next.passes, next.width, static_cast<int>(next.reason), next.tokens, next.seconds,
-                          next.tokens_with_model, next.seconds_with_model, next.saved);
-  }
+  [[nodiscard]] nb::tuple next() const { return told(step_.next()); }
 
   [[nodiscard]] const DraftingStep& step() const { return step_; }
 
@@ -124,6 +141,35 @@ class Step {
 }  // namespace
 
 void bind_step(nb::module_& m) {
+  nb::class_<PlanningNumbers>(m, "PlanningNumbers")
+      .def(
+          "__init__",
+          [](PlanningNumbers* self, const Vector<std::int64_t>& widths, const Vector<double>& seconds,
+             const std::optional<Vector<double>>& with_model, double rest, double speedup, double exponent,
+             double exponent_united, const std::optional<Vector<double>>& promised,
+             const std::optional<Vector<bool>>& fit, std::int64_t passes, bool must_pass, bool ragged) {
+            new (self) PlanningNumbers{.widths = copied<std::int64_t>(std::optional(widths)),
+                                       .seconds = copied<double>(std::optional(seconds)),
+                                       .with_model = copied<double>(with_model),
+                                       .rest = rest,
+                                       .speedup = speedup,
+                                       .exponent = exponent,
+                                       .exponent_united = exponent_united,
+                                       .promised = copied<double>(promised),
+                                       .fit = copied<std::uint8_t>(fit),
+                                       .passes = passes,
+                                       .must_pass = must_pass,
+                                       .ragged = ragged};
+          },
+          nb::kw_only(), "widths"_a.noconvert(), "seconds"_a.noconvert(), "with_model"_a.noconvert().none(),
+          "rest"_a, "speedup"_a, "exponent"_a, "exponent_united"_a, "promised"_a.noconvert().none(),
+          "fit"_a.noconvert().none(), "passes"_a, "must_pass"_a, "ragged"_a);
+  nb::class_<Planner>(m, "StepPlanner")
+      .def(nb::init<nb::object, nb::object>(), nb::kw_only(), "suffix_only"_a, "with_model"_a)
+      .def("plan", &Planner::plan, "offsets"_a.noconvert(), "parents"_a.noconvert(),
+           "estimates"_a.noconvert(), "rooms"_a.noconvert(), "context"_a, "numbers"_a)
+      .def("foreseen", &Planner::foreseen, "columns"_a, "exponent"_a, "estimated"_a.noconvert(),
+           "sizes"_a.noconvert());
   nb::class_<Step>(m, "DraftingStep")
       .def(nb::init<nb::object, nb::object, nb::object, std::size_t, std::size_t, std::int32_t,
                     const Buffer<std::int64_t>&, const Buffer<std::int32_t>&, const Buffer<std::int32_t>&,
@@ -134,10 +180,7 @@ void bind_step(nb::module_& m) {
            "first_sources"_a.noconvert(), "outcomes"_a.noconvert(), "ends"_a.noconvert(),
            "rooms"_a.noconvert(), "estimated"_a.noconvert(), "sizes"_a.noconvert())
       .def("prepare", &Step::prepare, nb::kw_only(), "written"_a, "rows"_a, "padding"_a.noconvert().none(),
-           "max_tokens"_a, "width"_a, "unites"_a, "suffixes"_a, "widths"_a.noconvert(),
-           "seconds"_a.noconvert(), "with_model"_a.noconvert().none(), "rest"_a, "speedup"_a, "exponent"_a,
-           "exponent_united"_a, "promised"_a.noconvert().none(), "fit"_a.noconvert().none(), "passes"_a,
-           "must_pass"_a)
+           "max_tokens"_a, "width"_a, "unites"_a, "suffixes"_a, "numbers"_a)
       .def("run", &Step::run)
       .def_prop_ro("address", &Step::address)
       .def_prop_ro("next", &Step::next)

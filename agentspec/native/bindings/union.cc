@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "bindings/bindings.h"
-#include "drafting/draft_promises.h"
 #include "drafting/foreseen_union.h"
 #include "drafting/tree_union.h"
 
@@ -71,14 +70,6 @@ nb::tuple foreseen(const Int32Array& offsets, const Int32Array& parents, const F
   return nb::make_tuple(array1(r->offsets, owner), array1(r->parents, owner), array1(r->estimates, owner));
 }
 
-// Keeps the GIL, because it takes about a microsecond.
-nb::tuple sums_of(const Int32Array& offsets, const Vector<double>& suffix, const Vector<double>& model,
-                  const Vector<bool>& fit, double margin) {
-  const PromiseSums sums = sum_promises({view(offsets), all_of(suffix), all_of(model), all_of(fit), margin});
-  return nb::make_tuple(suffix.size(), sums.suffix, sums.gained, sums.gained_fit, sums.better, sums.model_fit,
-                        sums.num_fit, sums.widest, sums.is_idle);
-}
-
 }  // namespace
 
 void bind_union(nb::module_& m) {
@@ -98,8 +89,6 @@ void bind_union(nb::module_& m) {
   m.def("foresee_union", &foreseen, "offsets"_a.noconvert(), "parents"_a.noconvert(),
         "estimates"_a.noconvert(), "promised"_a.noconvert(), "wanted"_a.noconvert(), "rooms"_a.noconvert(),
         "passes"_a);
-  m.def("sum_promises", &sums_of, "offsets"_a.noconvert(), "suffix"_a.noconvert(), "model"_a.noconvert(),
-        "fit"_a.noconvert(), "margin"_a);
 }
 
 }  // namespace agentspec::bindings

@@ -26,8 +26,7 @@ std::size_t packed_integers(std::size_t rows, std::size_t width) { return 3 * ro
 DraftingStep::DraftingStep(Engine& engine, Goodput& suffix_only, Goodput& with_model, std::size_t max_rows,
                            std::size_t max_width, std::int32_t max_drafted, const StepMemory& memory)
     : engine_(engine),
-      suffix_only_(suffix_only),
-      with_model_(with_model),
+      planner_(suffix_only, with_model),
       max_width_(max_width),
       memory_(memory) {
   const std::size_t columns = max_width - 1;
@@ -169,43 +168,13 @@ void DraftingStep::cut() {
     memory_.num_nodes[row] = order_.unites ? std::min(memory_.rooms[row], most) : drafted;
     memory_.first_sources[row] = drafted > 0 ? spans_.sources[static_cast<std::size_t>(first) + 1] : 0;
   }
-  if (!order_.planning.fit.empty()) {
-    // A row's rooms bound what may be verified, and so what the planner may expect.
-    static_assert(sizeof(bool) == sizeof(std::uint8_t));
-    const auto* const fit = reinterpret_cast<const bool*>(order_.planning.fit.data());
-    foreseen_ = foresee_union({spans_.offsets,
-                               spans_.parents,
-                               spans_.estimates,
-                               order_.planning.promised,
-                               {fit, b},
-                               memory_.rooms.first(b),
-                               order_.planning.passes});
-  }
-  if (order_.unites) {
-    sum_columns({foreseen_.offsets, foreseen_.parents, foreseen_.estimates});
-  } else {
-    sum_columns({spans_.offsets, spans_.parents, spans_.estimates});
-  }
-}
-
-void DraftingStep::sum_columns(const Foreseen& drafts) {
-  const std::size_t columns = order_.width - 1;
-  std::fill(memory_.estimated.begin(), memory_.estimated.end(), 0.0);
-  std::fill(memory_.sizes.begin(), memory_.sizes.end(), 0);
-  expected_ = 0.0;
-  for (std::size_t row = 0; row + 1 < drafts.offsets.size(); ++row) {
-    const auto first = static_cast<std::size_t>(drafts.offsets[row]) + 1;
-    const std::size_t drafted = std::min(static_cast<std::size_t>(drafts.offsets[row + 1]) - first, columns);
-    for (std::size_t i = 0; i < drafted; ++i) {
-      memory_.estimated[i] += static_cast<double>(drafts.estimates[first + i]);
-      ++memory_.sizes[i];
-    }
-  }
-  const double exponent = order_.unites ? order_.planning.exponent_united : order_.planning.exponent;
-  for (std::size_t i = 0; i < columns && memory_.sizes[i] > 0; ++i) {
-    const auto size = static_cast<double>(memory_.sizes[i]);
-    expected_ += size * std::pow(std::min(memory_.estimated[i] / size, 1.0), exponent);
-  }
+  const DraftShapes suffix{spans_.offsets, spans_.parents, spans_.estimates};
+  const PlanningNumbers& planning = order_.planning;
+  // A row's rooms bound what may be verified, and so what the planner may expect.
+  if (!planning.fit.empty()) planner_.foresee(suffix, memory_.rooms.first(b), planning);
+  expected_ = sum_columns(order_.unites ? planner_.foreseen() : suffix, order_.width - 1,
+                          order_.unites ? planning.exponent_united : planning.exponent,
+                          {memory_.estimated, memory_.sizes});
 }
 
 void DraftingStep::pack_trees() {
@@ -213,14 +182,14 @@ void DraftingStep::pack_trees() {
   const std::size_t nodes = b * order_.width;
   std::int64_t* const first = memory_.trees.data();
   const std::span<std::int32_t> num_drafted = memory_.num_nodes.first(b);
-  plan_nodes_.resize(b);
+  depths_.resize(b);
   build_tree_arrays(spans_.offsets, spans_.tokens, spans_.parents, num_drafted, order_.width,
                     {{first, nodes},
                      {first + nodes, nodes},
                      {first + 2 * nodes, nodes},
                      {first + 3 * nodes, nodes},
                      {reinterpret_cast<bool*>(first + 4 * nodes), nodes * order_.width},
-                     plan_nodes_});
+                     depths_});
 }
 
 // Writes offsets [b + 1], rooms [b], wanted [b], and then tokens, parents and estimates, each of which has
@@ -252,53 +221,11 @@ void DraftingStep::pack_for_union() {
   }
 }
 
-GoodputPlan DraftingStep::weigh(Goodput& goodput, const Foreseen& drafts, std::span<const double> seconds,
-                                double exponent) {
-  const PlanningNumbers& planning = order_.planning;
-  const auto columns = static_cast<std::size_t>(planning.widths.back() - 1);
-  plan_nodes_.resize(order_.rows.size());
-  plan_estimated_.resize(columns);
-  plan_sizes_.resize(columns);
-  return goodput.plan({.offsets = drafts.offsets,
-                       .parents = drafts.parents,
-                       .estimates = drafts.estimates,
-                       .widths = planning.widths,
-                       .seconds = seconds,
-                       .context = static_cast<double>(context_),
-                       .rest = planning.rest,
-                       .exponent = exponent},
-                      {plan_nodes_, plan_estimated_, plan_sizes_});
-}
-
 // Plans the next step as if its drafts were like this step's.
 void DraftingStep::plan() {
-  const PlanningNumbers& planning = order_.planning;
-  if (planning.widths.empty() || order_.rows.size() == 0) return;
-  const GoodputPlan alone = weigh(suffix_only_, {spans_.offsets, spans_.parents, spans_.estimates},
-                                  planning.seconds, planning.exponent);
-  next_ = {.passes = false,
-           .width = alone.width,
-           .reason = alone.reason,
-           .tokens = alone.expected_tokens,
-           .seconds = alone.taken};
-  if (planning.with_model.empty()) return;
-  const GoodputPlan both = weigh(with_model_, {foreseen_.offsets, foreseen_.parents, foreseen_.estimates},
-                                 planning.with_model, planning.exponent_united);
-  next_.tokens_with_model = both.expected_tokens;
-  next_.seconds_with_model = both.taken;
-  // What either brings beyond what its seconds are worth: the tokens that they yield in the run so far.
-  const double plain = static_cast<double>(order_.rows.size()) / (planning.seconds.front() + planning.rest);
-  const double worth = planning.speedup > 0.0 ? plain * planning.speedup : std::max(alone.worth, both.worth);
-  const auto value = [worth](const GoodputPlan& plan) {
-    return plan.expected_tokens + plan.later - worth * plan.taken;
-  };
-  const double gained = value(both) - value(alone);
-  if (worth > 0.0) next_.saved = std::max(gained / worth, 0.0);
-  if (planning.must_pass || gained > 0.0) {
-    next_.passes = true;
-    next_.width = both.width;
-    next_.reason = both.reason;
-  }
+  if (order_.planning.widths.empty() || order_.rows.size() == 0) return;
+  next_ = planner_.plan({spans_.offsets, spans_.parents, spans_.estimates}, static_cast<double>(context_),
+                        order_.planning);
 }
 
 // What is verified after a failure. Nothing is known of any row.

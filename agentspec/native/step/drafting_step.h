@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "drafting/foreseen_union.h"
 #include "engine.h"
-#include "goodput.h"
+#include "step/step_planner.h"
 
 namespace agentspec {
 
@@ -22,35 +21,6 @@ struct WrittenTokens {
   std::size_t columns = 0;
   std::span<const std::int64_t> ends;     // [b], or empty
   std::span<const std::int64_t> padding;  // [b], tokens in the KV cache that are not in the text; or empty
-};
-
-// What is known of the step times and the draft model when a step is launched. It serves to plan the next
-// one.
-struct PlanningNumbers {
-  std::vector<std::int64_t> widths;  // [w], those that the next step may have, ascending from 1
-  std::vector<double> seconds;       // [w], of a verification of each width
-  std::vector<double> with_model;    // [w], the same with the draft model's passes; empty: it never drafts
-  double rest = 0.0;                 // seconds of a step besides these
-  double speedup = 0.0;   // tokens of the latest steps over those of plain steps in the same time; 0: unknown
-  double exponent = 1.0;  // corrects the mean estimate of a column; see GoodputStep
-  double exponent_united = 1.0;   // the same for unions with the draft model's trees
-  std::vector<double> promised;   // [b], accepted tokens that the draft model promises; or empty
-  std::vector<std::uint8_t> fit;  // [b], whether the draft model can draft for the row; or empty
-  std::int64_t passes = 1;        // tokens on the longest path of the draft model's trees
-  bool must_pass = false;         // the draft model drafts in every step
-};
-
-// What the next step should do.
-struct NextStep {
-  bool passes = false;  // whether the draft model's passes run
-  std::int64_t width = 1;
-  PlanReason reason = PlanReason::kNothingDrafted;
-  // Expected tokens and seconds of the whole step, with and without the passes. 0 if it was not considered.
-  double tokens = 0.0;
-  double seconds = 0.0;
-  double tokens_with_model = 0.0;
-  double seconds_with_model = 0.0;
-  double saved = 0.0;  // seconds that the passes save against the step without them, >= 0
 };
 
 // Host memory of the caller that a step writes to, with room for `max_rows` rows of `max_width` nodes.
@@ -111,37 +81,24 @@ class DraftingStep {
   [[nodiscard]] std::int64_t nanoseconds() const { return nanoseconds_; }  // time of the latest run()
 
  private:
-  struct Foreseen {
-    std::span<const std::int32_t> offsets;
-    std::span<const std::int32_t> parents;
-    std::span<const float> estimates;
-  };
-
   void follow();
   void draft();
   void drop_suffixes();
   void cut();
-  void sum_columns(const Foreseen& drafts);
   void pack_trees();
   void pack_for_union();
   void plan();
   void roots_only();
-  GoodputPlan weigh(Goodput& goodput, const Foreseen& drafts, std::span<const double> seconds,
-                    double exponent);
 
   Engine& engine_;
-  Goodput& suffix_only_;
-  Goodput& with_model_;
+  StepPlanner planner_;
   const std::size_t max_width_;
   const StepMemory memory_;
   Order order_;
   DraftBatch batch_;
   DraftSpans spans_;
   std::vector<std::int64_t> lengths_;
-  ForeseenUnion foreseen_;
-  std::vector<std::int32_t> plan_nodes_;  // scratch of weigh(), like the next two
-  std::vector<double> plan_estimated_;
-  std::vector<std::int64_t> plan_sizes_;
+  std::vector<std::int32_t> depths_;  // scratch of pack_trees()
 
   NextStep next_;
   std::string error_;

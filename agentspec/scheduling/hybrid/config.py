@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from agentspec.config import served_min_token_prob
 from agentspec.errors import ConfigError
 
-HybridRule = Literal["expected", "score", "match-length", "payoff"]
+HybridRule = Literal["expected", "score", "match-length"]
 Tau = float | Literal["auto"]
 UnionUse = Literal["auto", "always", "never"]
 
@@ -46,9 +46,7 @@ class HybridConfig:
     """How suffix drafts are weighed against the draft model.
     "expected": by the expected goodput of the whole step, with the time of the draft model's passes.
     "score": row by row. A row uses its suffix draft if SCORE > tau (SuffixDecoding, hybrid decoding).
-    "match-length": row by row. A row uses its suffix draft if the match has `min_match` tokens (TensorRT-LLM).
-    "payoff": like "expected", but a small network predicts how many tokens of a suffix draft are accepted (Hybrid
-    Verified Decoding)."""
+    "match-length": row by row. A row uses its suffix draft if the match has `min_match` tokens (TensorRT-LLM)."""
 
     tau: Tau = "auto"
     """A number makes SuffixDecoding's choice under every rule: a row verifies its suffix draft alone if that promises
@@ -61,15 +59,12 @@ class HybridConfig:
     min_match: int = 4
     """For the rule "match-length": the shortest match that counts as strong, in tokens, >= 1."""
 
-    payoff: str = ""
-    """For the rule "payoff": a file that `agentspec tune --payoff` wrote. "" uses the one that comes with agentspec."""
-
     trees: bool = True
     """Whether drafts may be trees. If not, they are chains, which are never merged, and the draft model's tree is cut
     to its likeliest chain."""
 
     union: UnionUse = "auto"
-    """For the rules "expected" and "payoff": whether a row that has two drafts verifies the union of both. "auto": if
+    """For the rule "expected": whether a row that has two drafts verifies the union of both. "auto": if
     tau is "auto". "never": the draft that promises more is verified or, if tau is a number, the draft model's. Chains
     are never united."""
 
@@ -82,10 +77,6 @@ class HybridConfig:
 
     prior_accepted: float = 3.0
     """Expected accept length of the draft model's drafts before it has been tried; finite and >= 0."""
-
-    margin: float = 0.15
-    """Share by which the draft model's promise per row, bonus token included, is assumed to be too high; finite and
-    >= 0. The better of two uncertain promises tends to disappoint, while the time of the passes is certain."""
 
     def __post_init__(self) -> None:
         if self.rule not in get_args(HybridRule):
@@ -109,9 +100,7 @@ class HybridConfig:
             raise ConfigError(f"union must be one of {known}, got {self.union!r}; choose one of them")
         if not isinstance(self.trees, bool):
             raise ConfigError(f"trees must be True or False, got {self.trees!r}; pass one of them")
-        if not isinstance(self.payoff, str):
-            raise ConfigError(f"payoff must be a path, got {self.payoff!r}; pass what `agentspec tune --payoff` wrote")
-        for name, high in (("min_token_prob", 1.0), ("prior_accepted", math.inf), ("margin", math.inf)):
+        for name, high in (("min_token_prob", 1.0), ("prior_accepted", math.inf)):
             value = getattr(self, name)
             if not _is_number(value) or not math.isfinite(value) or not 0 <= value <= high:
                 shown = "in [0, 1]" if high == 1.0 else "finite and >= 0"

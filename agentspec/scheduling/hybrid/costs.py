@@ -1,11 +1,10 @@
-"""Predicts how long the parts of a step take, with lines fitted to observed seconds while the server runs.
+"""Predicts how long the draft model's parts of a step take, with lines fitted to observed seconds while the server runs.
 
-    verify    a + c * (tokens of all rows)                SmartSpec, eq. 7, with a fixed context length
     draft     d0 + passes * (d1 + d2 * rows)
     extend    e0 + e1 * (tokens of all rows)
     read      f0 + f1 * (tokens of whole prompts)
 
-A policy needs only ratios, so a part that was never observed is assumed to take a share of a verify step.
+A plan needs only ratios, so a part that was never observed is assumed to take a share of a verification.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from agentspec.scheduling import Profile, StepCost
 from agentspec.scheduling.costs.running_fit import RunningFit
 
 
-class StepCosts:
-    """Learns from observations how long a verify step, the draft model's passes and extending its KV cache take.
+class ModelCosts:
+    """Learns from observations how long the draft model's passes, extending its KV cache and reading prompts take.
 
     Until the draft model has been timed, its passes are assumed to cost what the profile says, if that was measured
     with a draft model, and otherwise a quarter of a verify step for any batch. Extending is assumed to cost a twentieth
@@ -31,7 +30,6 @@ class StepCosts:
 
     def __init__(self, profile: Profile | None = None) -> None:
         target, drafter = (profile.target, profile.drafter) if profile else (None, None)
-        self._verify = RunningFit([0.1], [target.gamma, target.delta] if target else None)
         self._draft = RunningFit([0.6, 0.1], [drafter.delta, drafter.gamma, 0.0] if drafter else None)
         self._passes = self._FIRST_PASSES
         self._extend = RunningFit([0.5])
@@ -39,8 +37,6 @@ class StepCosts:
         self._read = RunningFit([0.9])
         self._typical = target.seconds(0, 1) if target else self._UNIT
         self._seen: set[str] = set()
-        self.rest = 0.0
-        """Seconds of a step besides verification and the draft model's passes. Extending is included."""
 
     @property
     def drafter(self) -> StepCost | None:
@@ -50,10 +46,9 @@ class StepCosts:
         per_pass, per_row, _ = self._draft.coefficients
         return StepCost(0.0, float(per_row), float(per_pass))
 
-    def observe_verify(self, num_tokens: int, seconds: float) -> None:
-        """Learns from a verify step of `num_tokens` tokens over all rows, roots and padding included."""
-        self._verify.observe([num_tokens], seconds)
-        self._typical = self._verify.at(num_tokens) or self._UNIT
+    def observe_verify(self, seconds: float) -> None:
+        """Learns what a verification takes, in relation to which unknown parts are assumed."""
+        self._typical = seconds or self._UNIT
 
     def observe_draft(self, rows: int, passes: int, seconds: float) -> None:
         """Learns from a draft for `rows` rows in `passes` passes. Each pass is one token deep; the first one only takes
@@ -79,10 +74,6 @@ class StepCosts:
         seen = part in self._seen
         self._seen.add(part)
         return not seen
-
-    def verify(self, rows: int, width: int) -> float:
-        """Seconds of verifying `rows` rows of `width` tokens each."""
-        return self._verify.at(rows * width) if self._verify.is_known else self._UNIT
 
     def draft(self, rows: int) -> float:
         """Seconds of a draft for `rows` rows, with the recent mean number of passes; 0 for no rows."""

@@ -32,45 +32,7 @@ from agentspec.integrations.sglang.stream_order.host_functions import Launch
 from agentspec.integrations.sglang.widths.control import PlannedStep, WidthControl
 from agentspec.scheduling import StepPlan
 from agentspec.scheduling.goodput import REASONS
-
-
-@dataclass(frozen=True, slots=True)
-class ModelNumbers:
-    """What a step is told of the draft model, to plan with it."""
-
-    seconds: NDArray[np.float64]
-    """[w], seconds of the passes, of a verification of each width that the next step may have, and `extend`."""
-    extend: NDArray[np.float64]
-    """[w], seconds by which the draft model's reading of accepted tokens takes longer than in this step."""
-    promised: NDArray[np.float64]
-    """[b], accepted tokens that the draft model promises in each row."""
-    fit: NDArray[np.bool_]
-    """[b], whether the draft model can draft for the row. If it can for none, all may count as fit, for the plan alone."""
-    passes: int
-    """Number of tokens on the longest path of its trees."""
-    must_pass: bool = False
-    """Whether the passes run in every step."""
-    alone: bool = False
-    """Whether suffix drafts are left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class NextStep:
-    """What a step recommends to a later one."""
-
-    passes: bool
-    """Whether the draft model's passes run."""
-    width: int
-    reason: int
-    """An index of goodput.REASONS."""
-    tokens: float
-    """Expected accepted and bonus tokens with suffix drafts alone."""
-    seconds: float
-    """Predicted seconds of that step."""
-    tokens_with_model: float
-    seconds_with_model: float
-    saved: float
-    """Seconds that the passes save against the step without them, >= 0."""
+from agentspec.scheduling.hybrid import ModelNumbers, NextStep, Speedup, planning_numbers
 
 
 @dataclass(slots=True, eq=False)
@@ -130,24 +92,6 @@ class AheadStep:
             self.sizes,
             self.unites,
         )
-
-
-class Speedup:
-    """Tokens of the latest steps, over those that plain decoding would have brought in the same time."""
-
-    _FORGETTING = 0.98
-
-    def __init__(self) -> None:
-        self._tokens = self._plain = 0.0
-
-    @property
-    def value(self) -> float:
-        """0 before the first step."""
-        return self._tokens / self._plain if self._plain else 0.0
-
-    def observe(self, tokens: int, plain_tokens: float) -> None:
-        self._tokens = self._FORGETTING * self._tokens + tokens
-        self._plain = self._FORGETTING * self._plain + plain_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,17 +256,14 @@ class StreamOrder:
             width=width,
             unites=unites,
             suffixes=numbers is None or not numbers.alone,
-            widths=widths,
-            seconds=seconds if numbers is None else seconds + numbers.extend,
-            with_model=None if numbers is None else numbers.seconds,
-            rest=control.rest,
-            speedup=self.speedup.value,
-            exponent=self._biases[0].exponent,
-            exponent_united=self._biases[1].exponent,
-            promised=None if numbers is None else numbers.promised,
-            fit=None if numbers is None else numbers.fit,
-            passes=1 if numbers is None else numbers.passes,
-            must_pass=numbers is not None and numbers.must_pass,
+            numbers=planning_numbers(
+                widths,
+                seconds,
+                numbers,
+                rest=control.rest,
+                speedup=self.speedup.value,
+                exponents=(self._biases[0].exponent, self._biases[1].exponent),
+            ),
         )
         with self._module.stream(self.stream):
             try:

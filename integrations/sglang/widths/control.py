@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from agentspec import _core
 from agentspec.drafts import DraftBatch
 from agentspec.environment import processor
 from agentspec.integrations.sglang import arguments
@@ -34,7 +35,7 @@ from agentspec.scheduling import (
     make_controller,
 )
 from agentspec.scheduling.columns import candidate_widths, num_drafted
-from agentspec.scheduling.goodput import GoodputController
+from agentspec.scheduling.goodput import GoodputController, native_goodput
 
 logger = logging.getLogger("agentspec")
 
@@ -290,6 +291,18 @@ class WidthControl:
     def plans_ahead(self) -> GoodputController | None:
         """The controller, if its decisions can be made natively, one step ahead."""
         return self.controller if isinstance(self.controller, GoodputController) and not self._profiling else None
+
+    def goodput(self) -> _core.Goodput:
+        """What decides on widths by goodput, with the settings of this server and no history."""
+        return native_goodput(self._config, self._profile)
+
+    @property
+    def exponents(self) -> tuple[float, float]:
+        """They correct the estimates of suffix drafts, and those of unions with a draft model's; see EstimateBias."""
+        controller = self.controller
+        if not isinstance(controller, GoodputController):
+            return 1.0, 1.0
+        return controller.bias.exponent, controller.bias_united.exponent
 
     def candidates(self, rows: int) -> NDArray[np.int64]:
         """int64[w], the widths that a step of `rows` rows may have, ascending from 1."""

@@ -8,7 +8,7 @@ Elsewhere, and for batches with a grammar, one decode step has four parts. agent
 worker runs the last:
   1. agentspec makes suffix drafts for every row while the device still runs the previous step's draft-extend
      (suffix_drafter.py).
-  2. The policy decides whether the draft model's passes pay in this step. Often they do not
+  2. A plan decides whether the draft model's passes pay in this step. Often they do not
      (agentspec.scheduling.hybrid).
   3. The host waits for the draft model's trees and merges them with the suffix trees. The controller decides how much of
      the result is verified.
@@ -56,10 +56,22 @@ from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging, V
 from agentspec.integrations.sglang.kernels import tree_union
 from agentspec.integrations.sglang.kernels.tree_union import UnionLimits
 from agentspec.integrations.sglang.sglang_types import BatchResult, Req, ScheduleBatch, ServerArgs
-from agentspec.integrations.sglang.stream_order.steps import AheadStep, ModelNumbers, StreamOrder
+from agentspec.integrations.sglang.stream_order.steps import AheadStep, StreamOrder
 from agentspec.integrations.sglang.widths.control import PlannedStep
 from agentspec.integrations.sglang.widths.tiers import WidthTiers
-from agentspec.scheduling.hybrid import Choice, HybridBatch, HybridPolicy, StepCosts, pause_rule, single_precision
+from agentspec.scheduling.hybrid import (
+    Choice,
+    HybridBatch,
+    HybridPolicy,
+    ModelCosts,
+    ModelNumbers,
+    NextStep,
+    Speedup,
+    StepPlanner,
+    pause_rule,
+    planning_numbers,
+    single_precision,
+)
 
 logger = logging.getLogger("agentspec")
 
@@ -89,6 +101,10 @@ class _Step:
     choice: Choice
     drafts: DraftBatch
     """The drafts of both drafters, before the controller cuts them."""
+    plan: NextStep | None = None
+    """None if planning failed."""
+    plain_seconds: float = 0.0
+    """Predicted for a step without any drafts."""
     num_drafted: NDArray[np.int32] | None = None
     planned: PlannedStep | None = None
     drafted: DraftedStep | None = None
@@ -148,9 +164,13 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         # Unfinished requests with tokens that the draft model has not read.
         self._unread: WeakSet[Req] = WeakSet()
         self.policy = HybridPolicy(
-            self.settings.hybrid_config(trees=self._trees, max_nodes=self.max_width - 1), StepCosts(self.suffix.profile)
+            self.settings.hybrid_config(trees=self._trees, max_nodes=self.max_width - 1),
+            ModelCosts(self.suffix.profile),
         )
         self.suffix.drafter_cost = lambda: self.policy.costs.drafter
+        # For steps that wait for their suffix drafts.
+        self._planner = StepPlanner(self.suffix.control.goodput(), self.suffix.control.goodput())
+        self._speedup = Speedup()
         self._pause = pause_rule(self.settings.draft_model_pause)
         self._set_up_draft_worker(self._draft_worker, compat.draft_model_path(server_args))
         if self.suffix.drafts_here:
@@ -177,7 +197,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         worker.extend_took = self.policy.costs.observe_extend
         metrics = self.suffix.state_metrics
         if metrics is not None:
-            metrics.read("drafter_tau", lambda: self.policy.tau if math.isfinite(self.policy.tau) else -1)
+            metrics.read("drafter_expected_tokens", lambda: self.policy.lengths.mean)
             metrics.read("drafter_paused", lambda: not worker.follows)
 
     def describe(self) -> dict[str, object]:
@@ -254,7 +274,13 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         counts = (found[:, 0] - 1).astype(np.int32)
         assert done.drafted is not None
         done.drafted.count_accepted(self.counters, num_accepted)
-        self.policy.observe(done.rids, done.drafts, counts, found[:, 1:-1])
+        self.policy.observe(done.rids, done.drafts, counts, found[:, 1:-1], np.maximum(done.suffix.ends, 0))
+        if done.plain_seconds and done.planned.plan is not None:
+            seconds = self.suffix.control.rest + done.planned.plan.seconds
+            if done.choice.rows.any():
+                seconds += self.policy.costs.draft(len(done.rids))
+            tokens = len(num_accepted) + sum(num_accepted)
+            self._speedup.observe(tokens, len(num_accepted) * seconds / done.plain_seconds)
         if self.settings.profiling and isinstance(done.drafts, HybridBatch) and self._draft_worker.shape.topk == 1:
             self._tell_chains(done.drafts, counts, found[:, 1:-1])
 
@@ -468,8 +494,18 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         if not follows:
             self._unread.update(step.suffix.requests)
             self.counters.add("drafter_paused_steps", 1)
-        order = _Order(follows, step.choice.least_gain if step.choice.rows.any() else None)
+        order = _Order(follows, self._least_gain(step) if step.choice.rows.any() else None)
         return order if order.least_gain is not None else self._united(order, None, step)
+
+    def _least_gain(self, step: _Step) -> float:
+        if step.plan is None:
+            return 0.0
+        b, control = len(step.rids), self.suffix.control
+        verify_token = 0.0
+        if not control.is_fixed:
+            one, two = control.seconds(b, np.array([1, 2]), step.suffix.context).tolist()
+            verify_token = two - one
+        return self.policy.least_gain(step.plan, b, verify_token)
 
     def _begun(self, batch: ScheduleBatch) -> _Step:
         """Makes the suffix drafts of a step and chooses the rows that get drafts of the draft model."""
@@ -477,8 +513,6 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         # Until draft() waits for the accepted tokens, the device works.
         self.suffix.settle()
         rids = [request.rid for request in requests]
-        self.policy.costs.rest = self.suffix.control.rest
-        self.suffix.guarded(self.policy.expect, rids)
         try:
             suffix = self.suffix.draft(requests)
         except Exception:
@@ -486,21 +520,33 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             suffix = self.suffix.nothing(requests)
         is_known = int(suffix.ends.min()) >= 0
         self._longest = int(suffix.ends.max()) if is_known else self._longest + self.max_width
-        choice = Choice(np.zeros(len(requests), np.bool_), 0.0)
+        step = self._step = _Step(rids, suffix, Choice(np.zeros(len(requests), np.bool_), 0.0), suffix.drafts)
         try:
-            choice = self._chosen(rids, suffix)
+            self._choose(step)
         except Exception:
             self.suffix.failed("agentspec could not choose between drafts; this step has suffix drafts alone")
-        seconds = time.perf_counter() - suffix.began
-        step = self._step = _Step(rids, suffix, choice, suffix.drafts, seconds=seconds)
+        step.seconds = time.perf_counter() - suffix.began
         return step
 
-    def _chosen(self, rids: list[str], suffix: SuffixStep) -> Choice:
-        width = self.max_width if self.suffix.control.is_fixed else None
-        choice: Choice = self.policy.choose(
-            rids, suffix.drafts, self._fit(suffix.requests) & (suffix.ends >= 0), width=width
+    def _choose(self, step: _Step) -> None:
+        """Plans a step whose suffix drafts are known, and chooses its rows for the draft model."""
+        suffix, control, b = step.suffix, self.suffix.control, len(step.rids)
+        fit = self._fit(suffix.requests) & (suffix.ends >= 0)
+        widths = control.candidates(b)
+        seconds = control.seconds(b, widths, suffix.context)
+        model = self._model_numbers(step.rids, np.maximum(suffix.ends, 0), fit, widths, seconds)
+        step.plain_seconds = control.rest + float(seconds[0])
+        numbers = planning_numbers(
+            widths,
+            seconds,
+            model,
+            rest=control.rest,
+            speedup=self._speedup.value,
+            exponents=control.exponents,
+            ragged=control.ragged,
         )
-        return choice
+        plan = step.plan = self._planner.plan(suffix.drafts, suffix.rooms, suffix.context, numbers)
+        step.choice = self.policy.choose(suffix.drafts, fit, model.promised, plan)
 
     def _fit(self, requests: list[Req]) -> NDArray[np.bool_]:
         """bool[b], the rows that the draft model can draft for.
@@ -558,9 +604,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             model = None if trees is None else trees.wait()
             # Without the draft model's trees there is nothing to merge, unless the policy excludes suffix drafts.
             if model is not None or self.policy.config.tau == math.inf:
-                step.drafts = self.policy.combine(
-                    step.rids, suffix.drafts, model, rows & (model is not None), suffix.rooms
-                )
+                step.drafts = self.policy.combine(suffix.drafts, model, rows & (model is not None), suffix.rooms)
         except Exception:
             self.suffix.failed("agentspec could not unite drafts; this step has suffix drafts alone")
         seconds = time.perf_counter() - started
@@ -571,6 +615,10 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             step.drafts = self.suffix.nothing(suffix.requests).drafts
             num_drafted, planned = self.suffix.control.plan_roots(len(step.rids), suffix.context)
             self._staging.build(step.drafts, planned.width, num_drafted)
+        if trees is not None and planned.plan is not None and step.plan is not None and self.policy.merges:
+            # What unions bring is compared with what was foreseen of them.
+            estimated, sizes = self._planner.foreseen(planned.plan.width)
+            planned.plan = replace(planned.plan, estimated=estimated, sizes=sizes, united=True)
         planned.drafter_seconds = trees.seconds + seconds if trees is not None else 0.0
         step.num_drafted, step.planned = num_drafted, planned
         self._context = planned.context
@@ -639,7 +687,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
     def _verify_took(self, planned: PlannedStep | None, seconds: float) -> None:
         if planned is not None:
             planned.took(seconds)
-            self.policy.costs.observe_verify(planned.num_tokens, planned.seconds)
+            if planned.seconds > 0.0:
+                self.policy.costs.observe_verify(planned.seconds)
 
     @property
     def _verify_topk(self) -> int:

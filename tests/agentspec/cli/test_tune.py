@@ -11,7 +11,6 @@ from byte_tokenizer import write_byte_tokenizer
 
 from agentspec import Estimates, _core
 from agentspec.cli import main
-from agentspec.scheduling.hybrid import PayoffPredictor
 
 pytest.importorskip("tiktoken", reason="`make setup` installs tiktoken")
 pytest.importorskip("scipy", reason="`make setup` installs scipy")
@@ -92,23 +91,9 @@ def test_the_estimates_to_begin_with_may_be_chosen(trace: Path, tmp_path: Path) 
     assert change < abs(first.weights - Estimates.default().weights).max()
 
 
-def test_a_payoff_predictor_is_written_and_measured_beside_the_score(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trace = write_trace(tmp_path, 40)
-    out, report = tmp_path / "payoff.json", tmp_path / "report.json"
-    assert tune(trace, "--payoff", str(out), "--json", str(report), "--max-draft-tokens", "4") == 0
-    assert PayoffPredictor.load(out).note == "fitted on count, every 4th session kept out"
-    (row,) = json.loads(report.read_text())["rows"]
-    assert (row["set"], row["variant"]) == ("count", "payoff")
-    assert row["drafts"] > 0 and 0 < row["rmse"] <= row["score_rmse"] * 1.5
-    lines = capsys.readouterr().out.splitlines()
-    assert "of the score" in lines[0] and lines[-1] == f"wrote {out}"
-
-
 def test_something_to_write_must_be_named(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tune(trace) == 2
-    assert "--out, --payoff or --draft-model must be given, got none" in capsys.readouterr().err
+    assert "--out or --draft-model must be given, got none" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

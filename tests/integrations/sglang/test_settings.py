@@ -95,7 +95,6 @@ def test_every_setting_is_a_variable_and_a_key(tmp_path: Path) -> None:
         "hybrid_rule": "score",
         "draft_model_pause": "zero-length",
         "stream_order": "off",
-        "payoff": "p.json",
         "acceptance_head": "none",
         "stop_threshold": "0.7",
         "hybrid_union": "always",
@@ -171,7 +170,7 @@ def test_every_setting_is_a_variable_and_a_key(tmp_path: Path) -> None:
         ({"AGENTSPEC_TAU": "-1"}, "tau must be"),
         (
             {"AGENTSPEC_HYBRID_RULE": "guess"},
-            "hybrid_rule must be one of expected, score, match-length, payoff, got 'guess'",
+            "hybrid_rule must be one of expected, score, match-length, got 'guess'",
         ),
         ({"AGENTSPEC_DRAFT_MODEL_PAUSE": "always"}, "draft_model_pause must be one of payoff, zero-length, never, got"),
         (

@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "check.h"
-#include "drafting/draft_promises.h"
 #include "drafting/foreseen_union.h"
 #include "errors.h"
 
@@ -278,40 +277,6 @@ void test_path_lengths() {
   CHECK((lengths({std::int64_t{6} + (std::int64_t{1} << 32)}, 1) == std::vector<std::int32_t>{0, 0, 0}));
   CHECK_THROWS((void)lengths({6}, 2), ConfigError);
   CHECK_THROWS((void)lengths({6}, -1), ConfigError);
-}
-
-void test_promises() {
-  for (unsigned seed = 0; seed < 200; ++seed) {
-    Random random(seed);
-    const int rows = draw(random, 0, 6);
-    std::vector<std::int32_t> offsets = {0};
-    std::vector<double> suffix, model;
-    std::vector<char> fit;
-    double gained = 0.0, gained_fit = 0.0, better = 0.0;
-    int num_fit = 0;
-    for (int row = 0; row < rows; ++row) {
-      offsets.push_back(offsets.back() + draw(random, 1, 4));
-      suffix.push_back(draw(random, 0, 40) * 0.1);
-      model.push_back(draw(random, 0, 40) * 0.1);
-      fit.push_back(static_cast<char>(draw(random, 0, 1)));
-      const double promised = (1.0 + model.back()) / 1.25 - 1.0;
-      const double more = promised > suffix.back() ? promised - suffix.back() : 0.0;
-      gained += more;
-      gained_fit += fit.back() ? more : 0.0;
-      better += fit.back() ? std::max(suffix.back(), model.back()) : suffix.back();
-      num_fit += fit.back();
-    }
-    const std::span<const bool> fits(reinterpret_cast<const bool*>(fit.data()), fit.size());
-    const auto sums = agentspec::sum_promises({offsets, suffix, model, fits, 0.25});
-    CHECK(std::abs(sums.gained - gained) < 1e-9);
-    CHECK(std::abs(sums.gained_fit - gained_fit) < 1e-9);
-    CHECK(std::abs(sums.better - better) < 1e-9);
-    CHECK(sums.num_fit == num_fit);
-    if (rows > 0) {
-      offsets.pop_back();
-      CHECK_THROWS((void)agentspec::sum_promises({offsets, suffix, model, fits, 0.25}), ConfigError);
-    }
-  }
 }
 
 void test_foreseen_unions() {

@@ -1,4 +1,4 @@
-"""The costs of a step are learnt from observed seconds, in spite of clock changes and outliers."""
+"""The costs of the draft model are learnt from observed seconds, in spite of clock changes and outliers."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ import pytest
 from draft_states import profile
 
 from agentspec.scheduling import StepCost
-from agentspec.scheduling.hybrid import StepCosts
+from agentspec.scheduling.hybrid import ModelCosts
 
 
 def test_before_any_observation_a_draft_costs_a_quarter_of_a_verification() -> None:
-    costs = StepCosts()
-    assert costs.draft(1) == costs.draft(8) == 0.25 * costs.verify(1, 16)
-    costs.observe_verify(64, 0.5)
-    assert costs.verify(4, 16) == pytest.approx(0.5)
+    costs = ModelCosts()
+    assert costs.draft(1) == costs.draft(8) > 0
+    costs.observe_verify(0.5)
     assert costs.draft(3) == pytest.approx(0.125)
     assert 0 < costs.extend(10) < costs.draft(1)
     assert costs.draft(0) == costs.extend(0) == 0.0
 
 
 def test_reading_prompts_is_not_judged_by_following_verifications() -> None:
-    costs = StepCosts()
+    costs = ModelCosts()
     for tokens in list(range(1, 9)) * 10:
         costs.observe_extend(tokens, 0.001 + 0.001 * tokens)
     assert costs.read(300) == costs.extend(300) > 0.2
@@ -36,31 +35,27 @@ def test_reading_prompts_is_not_judged_by_following_verifications() -> None:
 
 def test_a_profile_is_where_costs_start() -> None:
     known = replace(profile(), target=StepCost(1e-6, 2e-4, 0.01), drafter=StepCost(1e-6, 1e-4, 1e-3))
-    costs = StepCosts(known)
-    assert costs.verify(4, 8) == pytest.approx(0.01 + 32 * 2e-4)
+    costs = ModelCosts(known)
     assert costs.draft_pass(8) == pytest.approx(0.0018)
     assert costs.draft(8) == pytest.approx(4 * 0.0018)
     for _ in range(300):
         costs.observe_draft(8, 4, 0.02)
     assert costs.draft(8) == pytest.approx(0.02, rel=0.15)
-    without = StepCosts(replace(known, drafter=None))
-    assert without.draft(1) == pytest.approx(0.25 * without.verify(1, 1))
+    without = ModelCosts(replace(known, drafter=None))
+    assert without.draft(1) == pytest.approx(0.25 * (0.01 + 2e-4))
 
 
 def test_lines_are_found_among_outliers() -> None:
     rng = np.random.default_rng(0)
-    costs = StepCosts()
+    costs = ModelCosts()
     for step in range(400):
         rows, width = int(rng.integers(1, 9)), int(rng.integers(1, 17))
         # One step in ten waits for something else, and the first two steps compile.
         slow = 1000.0 if step < 2 else (30.0 if step % 10 == 0 else 1.0)
         noise = slow * (1 + 0.05 * rng.standard_normal())
-        costs.observe_verify(rows * width, (0.010 + 0.0002 * rows * width) * noise)
         passes = int(rng.integers(1, 9))
         costs.observe_draft(rows, passes, (0.002 + passes * (0.0005 + 0.0001 * rows)) * noise)
         costs.observe_extend(width, (0.001 + 0.0001 * width) * noise)
-    assert costs.verify(1, 1) == pytest.approx(0.0102, rel=0.25)
-    assert costs.verify(8, 16) == pytest.approx(0.0356, rel=0.25)
     assert costs.draft_pass(8) == pytest.approx(0.0013, rel=0.25)
     for _ in range(100):
         costs.observe_draft(8, 6, 0.0098)
@@ -70,16 +65,16 @@ def test_lines_are_found_among_outliers() -> None:
 
 
 def test_a_lasting_change_is_followed() -> None:
-    costs = StepCosts()
+    costs = ModelCosts()
     for seconds, steps in ((0.01, 100), (0.05, 150)):
         for _ in range(steps):
-            costs.observe_verify(32, seconds)
-    assert costs.verify(4, 8) == pytest.approx(0.05, rel=0.15)
+            costs.observe_extend(32, seconds)
+    assert costs.extend(32) == pytest.approx(0.05, rel=0.15)
 
 
 @pytest.mark.parametrize("slope", [-1.0, 5.0], ids=["falling", "steeper than through the origin"])
 def test_coefficients_are_never_negative(slope: float) -> None:
-    costs = StepCosts()
+    costs = ModelCosts()
     for rows in list(range(1, 9)) * 20:
         costs.observe_draft(rows, 4, max(20.0 + slope * rows, 0.1) if slope < 0 else max(slope * rows - 4.0, 0.1))
     per_row = costs.draft(2) - costs.draft(1)
@@ -89,7 +84,7 @@ def test_coefficients_are_never_negative(slope: float) -> None:
 
 
 def test_a_slope_that_sizes_no_longer_show_stays() -> None:
-    costs = StepCosts()
+    costs = ModelCosts()
     for tokens in list(range(1, 100)) * 3:
         costs.observe_extend(tokens, 0.01 + 0.001 * tokens)
     for _ in range(1000):
@@ -98,11 +93,8 @@ def test_a_slope_that_sizes_no_longer_show_stays() -> None:
 
 
 def test_times_that_no_clock_can_have_are_left_out() -> None:
-    costs = StepCosts()
+    costs = ModelCosts()
     for seconds in (math.nan, math.inf, 0.0, -1.0):
-        costs.observe_verify(8, seconds)
         costs.observe_draft(1, 4, seconds)
     costs.observe_draft(0, 4, 1.0)
-    assert costs.draft(1) == StepCosts().draft(1)
-    costs.observe_verify(8, 0.01)
-    assert costs.verify(1, 8) == pytest.approx(0.01)
+    assert costs.draft(1) == ModelCosts().draft(1)

@@ -189,7 +189,7 @@ def test_what_a_device_has_made_is_learnt_from_like_what_the_host_has_made() -> 
     model = [chain([4, 5], [0.9, 0.6], 4), chain([], [], 4)]
     ours.observe_union(ids, wanted, united(True), counts, accepted)
     both = theirs.combine(
-        ids, batch([chain([], []), chain([7], [0.5])]), model_trees(model), wanted, np.full(2, 9, np.int32)
+        batch([chain([], []), chain([7], [0.5])]), model_trees(model), wanted, np.full(2, 9, np.int32)
     )
     theirs.observe(ids, both, counts, accepted)
     for name in ids:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,23 +14,17 @@ from every import every
 from hybrid_rows import Tree, batch, chain, model_trees
 
 from agentspec import ConfigError, DraftBatch, Source, build_tree_arrays
-from agentspec.scheduling.hybrid import HybridBatch, HybridConfig, HybridPolicy, StepCosts
+from agentspec.scheduling.hybrid import Choice, HybridBatch, HybridConfig, HybridPolicy, ModelCosts, NextStep
 from agentspec.scheduling.hybrid.accepted_lengths import Calibration
 
 NOTHING = chain([], [])
 
 
-def costs(draft: float = 0.25) -> StepCosts:
-    """A verification takes 1 second at any width, and a draft takes `draft` seconds."""
-    known = StepCosts()
-    for _ in range(3):
-        known.observe_verify(16, 1.0)
-        known.observe_draft(1, 4, draft)
-    return known
+PLAN = NextStep(True, 16, 0, 4.0, 1.0, 8.0, 1.25, saved=0.4)
 
 
-def policy(draft: float = 0.25, **settings: Any) -> HybridPolicy:
-    return HybridPolicy(HybridConfig(**{"margin": 0.0, **settings}), costs(draft))
+def policy(**settings: Any) -> HybridPolicy:
+    return HybridPolicy(HybridConfig(**settings))
 
 
 def suffix_of(*promises: float) -> DraftBatch:
@@ -41,10 +35,14 @@ def suffix_of(*promises: float) -> DraftBatch:
     )
 
 
-def choose(of: HybridPolicy, drafts: DraftBatch, fit: list[bool] | None = None) -> list[bool]:
+def choice(of: HybridPolicy, drafts: DraftBatch, fit: list[bool] | None = None, plan: NextStep = PLAN) -> Choice:
     b = len(drafts)
-    flags = np.array(fit if fit is not None else [True] * b)
-    chosen = of.choose([f"row {i}" for i in range(b)], drafts, flags, width=16).rows
+    promised = of.promised([f"row {i}" for i in range(b)], np.zeros(b, np.int64))
+    return of.choose(drafts, np.array(fit if fit is not None else [True] * b), promised, plan)
+
+
+def choose(of: HybridPolicy, drafts: DraftBatch, fit: list[bool] | None = None, plan: NextStep = PLAN) -> list[bool]:
+    chosen = choice(of, drafts, fit, plan).rows
     assert chosen.dtype == np.bool_
     return [bool(row) for row in chosen]
 
@@ -52,101 +50,51 @@ def choose(of: HybridPolicy, drafts: DraftBatch, fit: list[bool] | None = None) 
 # choose -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_passes_run_where_they_are_expected_to_pay() -> None:
-    # One row: tau = (1 + 3) * 1 / 1.25 - 1 = 2.2.
-    for promised, wanted in ((2.1, True), (2.3, False)):
-        auto = policy()
-        assert choose(auto, suffix_of(promised)) == [wanted]
-        assert auto.tau == pytest.approx(2.2, rel=0.01)
-    # With a margin of a half: (1 + 3) * 1 / (1.25 * 1.5) - 1 = 1.13.
-    for promised, wanted in ((1.1, True), (1.2, False)):
-        wary = policy(margin=0.5)
-        assert choose(wary, suffix_of(promised)) == [wanted]
-        assert wary.tau == pytest.approx(1.13, rel=0.02)
-    assert choose(policy(), suffix_of(0.5), fit=[False]) == [False]
+def test_the_passes_run_for_all_rows_that_are_fit_or_for_none_as_planned() -> None:
+    drafts = suffix_of(12.0, 0.0, 0.0)
+    for passes in (True, False):
+        plan = replace(PLAN, passes=passes)
+        assert choose(policy(), drafts, plan=plan) == [passes] * 3
+        assert choose(policy(), drafts, [True, False, True], plan) == [passes, False, passes]
+    assert choose(policy(), drafts, [False] * 3) == [False] * 3
 
 
-def test_the_passes_run_for_the_whole_batch_or_not_at_all() -> None:
-    # The second row gains 3 tokens. 17 tokens instead of 14 are less than a quarter more; two such rows yield 21
-    # instead of 15.
-    assert choose(policy(), suffix_of(12.0, 0.0)) == [False, False]
-    assert choose(policy(), suffix_of(12.0, 0.0, 0.0)) == [True, True, True]
-    # Rows that the draft model does not know gain nothing, and no draft is wanted for them.
-    assert choose(policy(), suffix_of(12.0, 0.0, 0.0), fit=[True, True, False]) == [False, False, False]
-    assert choose(policy(), suffix_of(0.0, 0.0, 0.0), fit=[True, True, False]) == [True, True, False]
-
-
-def test_what_would_be_saved_does_not_depend_on_the_rows_that_are_fit() -> None:
-    of, drafts = policy(), suffix_of(8.0, 0.0, 0.0)
-    rows = [f"row {i}" for i in range(3)]
-    plain, draft = of.costs.verify(3, 16), of.costs.draft(3)
-    # A step yields 11 tokens without the draft model and 17 with it.
-    for fit in ([True] * 3, [False] * 3):
-        assert of.choose(rows, drafts, np.array(fit), width=16).saved == pytest.approx(17 / 11 * plain - plain - draft)
-    assert of.choose(["a"], suffix_of(9.0), np.ones(1, np.bool_), width=16).saved == 0.0
+def test_a_pause_learns_what_the_plan_says_is_saved_unless_tau_is_set_by_hand() -> None:
+    drafts = suffix_of(8.0, 0.0)
+    for fit in ([True] * 2, [False] * 2):
+        for rule in ("expected", "score"):
+            assert choice(policy(rule=rule), drafts, fit).saved == 0.4
     for settings in ({"tau": 1.0}, {"tau": math.inf}, {"rule": "match-length"}):
-        by_hand = policy(**settings)
-        assert by_hand.choose(rows, drafts, np.zeros(3, np.bool_), width=16).saved == math.inf
-    assert policy(tau=0).choose(rows, drafts, np.ones(3, np.bool_), width=16).saved == 0.0
+        assert choice(policy(**settings), drafts, [False] * 2).saved == math.inf
+    assert choice(policy(tau=0), drafts).saved == 0.0
 
 
 @pytest.mark.parametrize("settings", [{}, {"tau": math.inf}, {"tau": 2.0}, {"rule": "match-length"}])
 def test_what_it_tells_of_itself_is_json(settings: dict[str, Any]) -> None:
-    of = HybridPolicy(HybridConfig(**settings))
+    of = policy(**settings)
     json.dumps(of.describe(), allow_nan=False)
     choose(of, suffix_of(1.0, 0.0))
-    described = json.loads(json.dumps(of.describe(), allow_nan=False))
-    assert described["tau"] == (None if math.isinf(of.tau) or math.isnan(of.tau) else of.tau)
-
-
-def least_gain(of: HybridPolicy, *promises: float, width: int | None = 16) -> float:
-    b = len(promises)
-    rows = [f"row {i}" for i in range(b)]
-    return of.choose(rows, suffix_of(*promises), np.ones(b, np.bool_), width=width).least_gain
+    assert json.loads(json.dumps(of.describe(), allow_nan=False))["expected_accepted"] == 3.0
 
 
 def test_a_further_pass_must_bring_what_its_seconds_bring_elsewhere() -> None:
-    known = StepCosts()
+    known = ModelCosts()
     for passes in (1, 2, 3, 4) * 4:
-        known.observe_verify(16, 1.0)
         known.observe_draft(1, passes, 0.1 * passes)
-    of = HybridPolicy(HybridConfig(margin=0.0, tau=1.0), known)
-    # A draft is expected to have 3 accepted tokens, so a step yields 4 tokens in 1 + draft seconds.
-    expected = 4.0 / (1.0 + known.draft(1)) * known.draft_pass(1)
+    of = HybridPolicy(HybridConfig(), known)
+    # A step with the draft model yields 8 tokens in 1.25 seconds.
     assert known.draft_pass(1) == pytest.approx(0.1, rel=0.1)
-    assert least_gain(of, 0.0) == pytest.approx(expected)
-    assert least_gain(of, 5.0) == 0.0, "no row is drafted for"
-    assert least_gain(of, 0.0, 8.0) > least_gain(of, 0.0, 0.0), "seconds are worth more beside a row that does well"
-
-
-def test_where_widths_vary_a_pass_pays_for_the_tokens_that_it_adds_to_a_step() -> None:
-    known = StepCosts()
-    for step in range(16):
-        known.observe_verify(1 + step % 16, 1.0 + 0.1 * (step % 16))
-        known.observe_draft(1, 4, 0.4)
-    of = HybridPolicy(HybridConfig(margin=0.0, tau=1.0), known)
-    assert least_gain(of, 0.0, width=None) > 1.3 * least_gain(of, 0.0, width=8)
-
-
-def test_what_steps_take_besides_makes_a_drafter_worth_more() -> None:
-    of = policy(draft=3.5)
-    assert choose(of, suffix_of(0)) == [False]
-    of.costs.rest = 2.0
-    assert choose(of, suffix_of(0)) == [True]
-
-
-def test_a_drafter_that_costs_too_much_is_left_alone() -> None:
-    assert choose(policy(draft=4.0), suffix_of(0.0)) == [False]
+    assert of.least_gain(PLAN, 1, 0.0) == pytest.approx(6.4 * known.draft_pass(1))
+    assert of.least_gain(PLAN, 1, 0.1) == pytest.approx(6.4 * (known.draft_pass(1) + 0.1)), "its token is verified too"
+    assert of.least_gain(replace(PLAN, seconds_with_model=0.0), 1, 0.1) == 0.0, "nothing is known"
 
 
 def test_a_number_is_a_threshold_of_what_the_suffix_draft_promises() -> None:
     for rule in ("expected", "score"):
-        fixed = policy(rule=rule, tau=1.0)
-        assert choose(fixed, suffix_of(0.0, 0.9, 1.1)) == [True, True, False]
-        assert fixed.tau == 1.0
+        assert choose(policy(rule=rule, tau=1.0), suffix_of(0.0, 0.9, 1.1)) == [True, True, False]
 
 
-@pytest.mark.parametrize("rule", ["expected", "score", "payoff"])
+@pytest.mark.parametrize("rule", ["expected", "score"])
 def test_with_a_number_each_row_verifies_one_draft_alone(rule: str) -> None:
     suffix, model = [chain([1, 2], [0.9, 0.8])] * 2, [chain([7, 8], [0.9, 0.8], 4)] * 2
     drafts = combine(policy(rule=rule, tau=1.0), suffix, model, [True, False])
@@ -170,7 +118,6 @@ def test_the_rule_score_follows_the_rows_own_accepted_length() -> None:
         # Row 0 accepts five of the model's tokens, row 1 none.
         learn(score, suffix_of(0.0, 0.0), [chain(range(1, 7), [0.5] * 6, 4)] * 2, [5, 0])
     assert choose(score, suffix_of(2.0, 2.0)) == [True, False]
-    assert score.tau == pytest.approx(2.5, abs=0.3)
 
 
 def test_the_rule_match_length_looks_at_the_match_alone() -> None:
@@ -179,27 +126,14 @@ def test_the_rule_match_length_looks_at_the_match_alone() -> None:
     assert choose(policy(rule="match-length", min_match=3), drafts) == [False, False, True]
 
 
-def test_the_width_that_the_model_needs_is_part_of_its_cost() -> None:
-    wide = StepCosts()
-    for width in [2, 16] * 20:
-        wide.observe_verify(width, 0.1 * width)
-        wide.observe_draft(1, 4, 0.01)
-    hybrid = HybridPolicy(HybridConfig(), wide)
-    one = suffix_of(0.9)
-    rows = (["a"], one, np.array([True]))
-    assert hybrid.choose(*rows, width=16).rows.tolist() == [True]
-    assert hybrid.choose(*rows).rows.tolist() == [False], "a row of two tokens becomes one of five"
-
-
 # combine ----------------------------------------------------------------------------------------------------------
 
 
 def combine(
     of: HybridPolicy, suffix: list[Tree], model: list[Tree], wanted: list[bool], rooms: list[int] | None = None
 ) -> HybridBatch:
-    ids = [f"row {i}" for i in range(len(suffix))]
     return of.combine(
-        ids, batch(suffix), model_trees(model), np.array(wanted, np.bool_), np.array(rooms or [15] * len(ids), np.int32)
+        batch(suffix), model_trees(model), np.array(wanted, np.bool_), np.array(rooms or [15] * len(suffix), np.int32)
     )
 
 
@@ -231,11 +165,11 @@ def test_roots_are_those_of_the_suffix_drafts() -> None:
 def test_where_the_passes_did_not_run_suffix_drafts_are_verified() -> None:
     drafts = batch([chain([1], [0.5]), NOTHING])
     rooms = np.zeros(2, np.int32)
-    both = policy().combine(["a", "b"], drafts, None, np.zeros(2, np.bool_), rooms)
+    both = policy().combine(drafts, None, np.zeros(2, np.bool_), rooms)
     assert both.tokens.tolist() == [0, 1, 0] and not both.ran.any()
     assert both.match_lens.tolist() == [1, 0] and both.scores.tolist() == [0.5, 0.0]
     with pytest.raises(ConfigError, match=r"model must hold the trees of the rows that want one, got None"):
-        policy().combine(["a", "b"], drafts, None, np.array([True, False]), rooms)
+        policy().combine(drafts, None, np.array([True, False]), rooms)
 
 
 def test_both_drafts_of_a_row_are_merged_within_the_limit() -> None:
@@ -252,7 +186,6 @@ def test_both_drafts_of_a_row_are_merged_within_the_limit() -> None:
 
 def test_a_row_without_room_is_its_root() -> None:
     both = policy().combine(
-        ["a"],
         batch([chain([1], [0.5])]),
         model_trees([chain([2], [0.5], 4)]),
         np.ones(1, np.bool_),
@@ -301,7 +234,7 @@ def learn(of: HybridPolicy, suffix: DraftBatch, model: list[Tree], accepted: lis
     """Observes rows in which the model drafts chains of 1, 2, ...; row i accepts `accepted[i]` tokens."""
     ids = [f"row {i}" for i in range(len(model))]
     rooms = np.full(len(ids), 15, np.int32)
-    both = of.combine(ids, suffix, model_trees(model), np.ones(len(model), np.bool_), rooms)
+    both = of.combine(suffix, model_trees(model), np.ones(len(model), np.bool_), rooms)
     texts = np.array([[*range(1, n + 1), *[99] * (16 - n)] for n in accepted], np.int64)
     of.observe(ids, both, np.array(accepted, np.int32), texts)
 
@@ -309,7 +242,7 @@ def learn(of: HybridPolicy, suffix: DraftBatch, model: list[Tree], accepted: lis
 def observe(of: HybridPolicy, suffix: list[Tree], model: list[Tree], text: list[int]) -> None:
     """Observes one row "a" whose accepted tokens and bonus token are `text`."""
     rooms = np.full(1, 15, np.int32)
-    both = of.combine(["a"], batch(suffix), model_trees(model), np.ones(1, np.bool_), rooms)
+    both = of.combine(batch(suffix), model_trees(model), np.ones(1, np.bool_), rooms)
     of.observe(["a"], both, np.array([len(text) - 1], np.int32), np.array([[*text, 7, 7]]))
 
 
@@ -369,7 +302,7 @@ def test_steps_without_the_draft_model_say_nothing_of_it() -> None:
     hybrid = policy()
     for drafts in (
         suffix_of(3.0),
-        hybrid.combine(["a"], suffix_of(3.0), None, np.zeros(1, np.bool_), np.ones(1, np.int32)),
+        hybrid.combine(suffix_of(3.0), None, np.zeros(1, np.bool_), np.ones(1, np.int32)),
     ):
         hybrid.observe(["a"], drafts, np.array([3], np.int32), np.array([[1, 2, 3, 4]]))
     assert len(hybrid.lengths) == 0
@@ -409,15 +342,15 @@ def test_what_is_forgotten_is_like_any_other_row() -> None:
 def test_arguments_of_different_steps_are_refused() -> None:
     hybrid, two = policy(), suffix_of(0.0, 1.0)
     flags, counts = np.ones(2, np.bool_), np.zeros(2, np.int32)
-    with pytest.raises(ConfigError, match=r"suffix must have a row for each of 1 requests, got 2"):
-        hybrid.choose(["a"], two, flags[:1])
+    with pytest.raises(ConfigError, match=r"promised must have a row for each of 2 requests, got 1"):
+        hybrid.choose(two, flags, np.ones(1), PLAN)
     with pytest.raises(ConfigError, match=r"fit must have a row for each of 2 requests, got 1"):
-        hybrid.choose(["a", "b"], two, flags[:1])
+        hybrid.choose(two, flags[:1], np.ones(2), PLAN)
     with pytest.raises(ConfigError, match=r"model must have a row"):
-        hybrid.combine(["a", "b"], two, model_trees([NOTHING]), flags, counts)
+        hybrid.combine(two, model_trees([NOTHING]), flags, counts)
     with pytest.raises(ConfigError, match=r"rooms must have a row"):
-        hybrid.combine(["a", "b"], two, model_trees([NOTHING] * 2), flags, counts[:1])
-    both = hybrid.combine(["a", "b"], two, model_trees([NOTHING] * 2), flags, counts + 15)
+        hybrid.combine(two, model_trees([NOTHING] * 2), flags, counts[:1])
+    both = hybrid.combine(two, model_trees([NOTHING] * 2), flags, counts + 15)
     with pytest.raises(ConfigError, match=r"accepted must have a row"):
         hybrid.observe(["a", "b"], both, counts, np.zeros((1, 3), np.int64))
     with pytest.raises(ConfigError, match=r"row 1 must have at most 3 accepted tokens, got 4"):
@@ -427,8 +360,8 @@ def test_arguments_of_different_steps_are_refused() -> None:
 def test_an_empty_batch_is_one_too() -> None:
     hybrid, none = policy(), batch([])
     flags, counts = np.zeros(0, np.bool_), np.zeros(0, np.int32)
-    assert hybrid.choose([], none, flags).rows.tolist() == []
-    both = hybrid.combine([], none, None, flags, counts)
+    assert hybrid.choose(none, flags, np.zeros(0), PLAN).rows.tolist() == []
+    both = hybrid.combine(none, None, flags, counts)
     assert len(both) == len(both.first(counts)) == 0
     hybrid.observe([], both, counts, np.zeros((0, 1), np.int64))
 

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drafting_steps import goodput
 from hybrid_rows import Tree, batch, chain, model_trees
 
-from agentspec.scheduling.hybrid import HybridConfig, HybridPolicy, StepCosts
+from agentspec.scheduling.calibration import EstimateBias
+from agentspec.scheduling.hybrid import (
+    HybridConfig,
+    HybridPolicy,
+    ModelCosts,
+    ModelNumbers,
+    StepPlanner,
+    planning_numbers,
+)
 from agentspec.scheduling.hybrid.accepted_lengths import AcceptedLengths
-from agentspec.scheduling.hybrid.decision import Probing
+from agentspec.scheduling.hybrid.planner import Probing
 
 NOTHING = chain([], [])
 ROWS = 4
+WIDTHS = np.array([1, 16])
+SECONDS = np.array([1.0, 1.0])
 
 
 class Server:
@@ -24,7 +35,9 @@ class Server:
     """
 
     def __init__(self, **settings: object) -> None:
-        self.costs = StepCosts()
+        self.costs = ModelCosts()
+        self.planner = StepPlanner(goodput(), goodput())
+        self.bias = EstimateBias()
         self.policy = HybridPolicy(HybridConfig(**settings), self.costs)  # type: ignore[arg-type]
         self.rng = np.random.default_rng(0)
         self.requests = 0
@@ -40,18 +53,26 @@ class Server:
             ids = [f"request {self.requests + i}" for i in range(ROWS)]
             has_suffix = self.rng.random(ROWS) < (0.9 if text == "agents" else 0.1)
             suffix = batch([self._suffix(text) if has else NOTHING for has in has_suffix])
-            wanted = self.policy.choose(ids, suffix, np.ones(ROWS, np.bool_), width=16).rows
+            promised, fit = self.policy.promised(ids, np.zeros(ROWS, np.int64)), np.ones(ROWS, np.bool_)
+            model_numbers = ModelNumbers(SECONDS + self.costs.draft(ROWS), np.zeros(2), promised, fit, 4)
+            numbers = planning_numbers(
+                WIDTHS, SECONDS, model_numbers, rest=0.0, speedup=0.0, exponents=(1.0, self.bias.exponent)
+            )
+            plan = self.planner.plan(suffix, np.full(ROWS, 15, np.int32), 0, numbers)
+            wanted = self.policy.choose(suffix, fit, promised, plan).rows
             model = model_trees([chain(range(11, 15), [0.7, 0.5, 0.35, 0.25], 4)] * ROWS) if wanted.any() else None
-            both = self.policy.combine(ids, suffix, model, wanted, np.full(ROWS, 15, np.int32))
+            both = self.policy.combine(suffix, model, wanted, np.full(ROWS, 15, np.int32))
             if wanted.any():
                 ran += 1
                 self.costs.observe_draft(ROWS, 4, 0.25)
             self.costs.observe_extend(ROWS * 16, 0.03)
-            self.costs.observe_verify(ROWS * 16, 1.0)
+            self.costs.observe_verify(1.0)
             texts = [self._truth(text, bool(has_suffix[i]), bool(wanted[i])) for i in range(ROWS)]
             counts = np.array([len(truth) - 1 for truth in texts], np.int32)
             self.policy.observe(ids, both, counts, np.array([truth + [0] * (16 - len(truth)) for truth in texts]))
             accepted += int(counts.sum()) / ROWS
+            if wanted.any():
+                self.bias.observe(*self.planner.foreseen(16), float(counts.sum()))
         return accepted / steps, ran / steps
 
     def _suffix(self, text: str) -> Tree:
@@ -100,34 +121,11 @@ def test_a_probe_begins_after_8_16_and_so_on_to_256_steps() -> None:
     assert [probing.next_step() for _ in range(8)] == [False] * 7 + [True], "short pauses again"
 
 
-def runs(policy: HybridPolicy, suffix: list[Tree], fit: list[bool], steps: int) -> list[int]:
-    """The steps in which the passes run although the model's drafts are not expected to pay."""
-    ids = [f"{i}" for i in range(len(suffix))]
-    found = []
-    for step in range(steps):
-        rows = policy.choose(ids, batch(suffix), np.array(fit), width=16).rows
-        if rows.any():
-            assert rows.tolist() == fit, "all rows that are fit make use of it"
-            found.append(step)
-    return found
-
-
-def test_only_steps_in_which_a_fit_row_has_no_draft_are_counted_for_a_probe() -> None:
-    drafted = chain([1], [0.5])
-    policy = HybridPolicy(HybridConfig(prior_accepted=0.0))
-    assert runs(policy, [drafted, NOTHING], [True, False], 50) == []
-    assert runs(policy, [drafted, NOTHING], [True, True], 12) == [7, 8, 9, 10]
-
-
-def test_a_model_that_comes_back_after_a_long_time_is_tried_soon() -> None:
-    policy = HybridPolicy(HybridConfig(prior_accepted=0.0))
-    runs(policy, [NOTHING], [True], 2000)
-    while not runs(policy, [NOTHING], [True], 4):
-        pass
-    runs(policy, [NOTHING], [False], 20)
-    assert runs(policy, [NOTHING], [True], 200) == [], "pauses are long by now"
-    runs(policy, [NOTHING], [False], 100)
-    assert runs(policy, [NOTHING], [True], 12)[0] == 7
+def test_a_model_that_is_not_expected_to_pay_is_tried_now_and_then() -> None:
+    policy, fit = HybridPolicy(), np.ones(1, np.bool_)
+    assert [step for step in range(20) if policy.runs_passes(fit, False)] == [7, 8, 9, 10]
+    assert not any(policy.runs_passes(np.zeros(1, np.bool_), False) for _ in range(50)), "no row could have its drafts"
+    assert policy.runs_passes(fit, True)
 
 
 def test_a_row_that_was_not_tried_lately_is_like_any_other() -> None:

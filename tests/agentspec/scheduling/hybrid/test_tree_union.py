@@ -95,7 +95,7 @@ def test_random_steps(rule: Rule, seed: int) -> None:
         suffix = [random_tree(rng, 4, 20) for _ in range(b)]
         match_lens = rng.integers(1, 9, b).tolist()
         wanted, rooms = rng.random(b) < 0.7, rng.integers(0, 20, b).astype(np.int32)
-        united = policy.combine([""] * b, batch(suffix, match_lens), model, wanted, rooms)
+        united = policy.combine(batch(suffix, match_lens), model, wanted, rooms)
         rows: list[Row | None] = []
         for i, own in enumerate(suffix):
             if not wanted[i]:
@@ -185,9 +185,7 @@ def test_the_oracle_merges_as_the_definition_says(seed: int) -> None:
 
 def merged(suffix: Tree, model: Tree) -> Tree:
     policy = HybridPolicy(HybridConfig(min_token_prob=0.0))
-    united = policy.combine(
-        ["a"], batch([suffix]), model_trees([model]), np.ones(1, np.bool_), np.full(1, 15, np.int32)
-    )
+    united = policy.combine(batch([suffix]), model_trees([model]), np.ones(1, np.bool_), np.full(1, 15, np.int32))
     return tree_of(united, 0)
 
 
@@ -216,7 +214,7 @@ def test_estimates_that_rise_from_parent_to_child_and_zeros_do_no_harm() -> None
 def combine(model: ModelTrees | None, wanted: Sequence[bool], suffix: DraftBatch | None = None) -> HybridBatch:
     b = len(wanted)
     drafts = batch([chain([], [], root=i) for i in range(b)]) if suffix is None else suffix
-    return HybridPolicy().combine([""] * b, drafts, model, np.array(wanted), np.full(b, 15, np.int32))
+    return HybridPolicy().combine(drafts, model, np.array(wanted), np.full(b, 15, np.int32))
 
 
 def test_only_rows_that_want_a_tree_are_read() -> None:

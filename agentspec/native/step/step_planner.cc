@@ -1,0 +1,95 @@
+#include "step/step_planner.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace agentspec {
+
+StepPlanner::StepPlanner(Goodput& suffix_only, Goodput& with_model)
+    : suffix_only_(suffix_only), with_model_(with_model) {}
+
+void StepPlanner::foresee(const DraftShapes& suffix, std::span<const std::int32_t> rooms,
+                          const PlanningNumbers& numbers) {
+  static_assert(sizeof(bool) == sizeof(std::uint8_t));
+  const auto* const fit = reinterpret_cast<const bool*>(numbers.fit.data());
+  foreseen_ = foresee_union({suffix.offsets,
+                             suffix.parents,
+                             suffix.estimates,
+                             numbers.promised,
+                             {fit, numbers.fit.size()},
+                             rooms,
+                             numbers.passes});
+}
+
+DraftShapes StepPlanner::foreseen() const {
+  return {foreseen_.offsets, foreseen_.parents, foreseen_.estimates};
+}
+
+GoodputPlan StepPlanner::weigh(Goodput& goodput, const DraftShapes& drafts, std::span<const double> seconds,
+                               double exponent, double context, const PlanningNumbers& numbers) {
+  const auto columns = static_cast<std::size_t>(numbers.widths.back() - 1);
+  nodes_.resize(drafts.offsets.size() - 1);
+  estimated_.resize(columns);
+  sizes_.resize(columns);
+  return goodput.plan({.offsets = drafts.offsets,
+                       .parents = drafts.parents,
+                       .estimates = drafts.estimates,
+                       .widths = numbers.widths,
+                       .seconds = seconds,
+                       .context = context,
+                       .rest = numbers.rest,
+                       .ragged = numbers.ragged,
+                       .exponent = exponent},
+                      {nodes_, estimated_, sizes_});
+}
+
+NextStep StepPlanner::plan(const DraftShapes& suffix, double context, const PlanningNumbers& numbers) {
+  const GoodputPlan alone =
+      weigh(suffix_only_, suffix, numbers.seconds, numbers.exponent, context, numbers);
+  NextStep next{.passes = false,
+                .width = alone.width,
+                .reason = alone.reason,
+                .tokens = alone.expected_tokens,
+                .seconds = alone.taken};
+  if (numbers.with_model.empty()) return next;
+  const GoodputPlan both =
+      weigh(with_model_, foreseen(), numbers.with_model, numbers.exponent_united, context, numbers);
+  next.tokens_with_model = both.expected_tokens;
+  next.seconds_with_model = both.taken;
+  // What either brings beyond what its seconds are worth: the tokens that they yield in the run so far.
+  const auto rows = static_cast<double>(suffix.offsets.size() - 1);
+  const double plain = rows / (numbers.seconds.front() + numbers.rest);
+  const double worth = numbers.speedup > 0.0 ? plain * numbers.speedup : std::max(alone.worth, both.worth);
+  const auto value = [worth](const GoodputPlan& plan) {
+    return plan.expected_tokens + plan.later - worth * plan.taken;
+  };
+  const double gained = value(both) - value(alone);
+  if (worth > 0.0) next.saved = std::max(gained / worth, 0.0);
+  if (numbers.must_pass || gained > 0.0) {
+    next.passes = true;
+    next.width = both.width;
+    next.reason = both.reason;
+  }
+  return next;
+}
+
+double sum_columns(const DraftShapes& drafts, std::size_t columns, double exponent, const ColumnSums& sums) {
+  std::fill(sums.estimated.begin(), sums.estimated.end(), 0.0);
+  std::fill(sums.sizes.begin(), sums.sizes.end(), 0);
+  for (std::size_t row = 0; row + 1 < drafts.offsets.size(); ++row) {
+    const auto first = static_cast<std::size_t>(drafts.offsets[row]) + 1;
+    const std::size_t drafted = std::min(static_cast<std::size_t>(drafts.offsets[row + 1]) - first, columns);
+    for (std::size_t i = 0; i < drafted; ++i) {
+      sums.estimated[i] += static_cast<double>(drafts.estimates[first + i]);
+      ++sums.sizes[i];
+    }
+  }
+  double expected = 0.0;
+  for (std::size_t i = 0; i < columns && sums.sizes[i] > 0; ++i) {
+    const auto size = static_cast<double>(sums.sizes[i]);
+    expected += size * std::pow(std::min(sums.estimated[i] / size, 1.0), exponent);
+  }
+  return expected;
+}
+
+}  // namespace agentspec
