@@ -28,12 +28,12 @@ class PauseRule(Protocol):
     @property
     def is_paused(self) -> bool: ...
 
-    def observe_step(self, saved: float, ran: bool, seconds: float) -> None:
+    def observe_step(self, saved: float, drafts: int, seconds: float) -> None:
         """Learns from a decode step.
 
         Args:
             saved: Seconds that the draft model's passes would save in it if it was never paused (`Choice.saved`).
-            ran: Whether the passes ran.
+            drafts: Number of rows for which its passes drafted; 0 if they did not run.
             seconds: Seconds of extending the draft model's KV cache by the step's text, whether it happened or not
                 (`StepCosts.extend`).
         """
@@ -62,16 +62,18 @@ class PayoffPause:
 
     Both times are summed over about the latest 200 steps, whether the draft model is paused or not:
 
-        running ──── saved < 0.5 spent ───────────────────────────────────> paused
-        paused  ──── saved > 1.5 spent ───────────────────────────────────> running
-        paused  ──── 1024 steps, doubled after each failed trial ─────────> trial of 512 steps
-        trial   ──── saved >= 0.5 spent at its end ─> running, else ──────> paused
+        running ──── saved < 0.5 spent, or less than that after fewer steps ──> paused
+        paused  ──── saved > 1.5 spent ──────────────────────────────────────> running
+        paused  ──── 1024 steps, doubled after each failed trial ────────────> trial
+        trial   ──── saved >= 0.5 spent at its end ─> running, else ─────────> paused
 
     What the drafts save is known less well than what they cost, and a pause that was wrong lasts as long as the requests
-    that began in it. So the draft model is paused only if it is clearly a loss.
+    that began in it. So the draft model is paused only if it is clearly a loss. In the first 256 steps the loss must be
+    the clearer, the fewer steps there were: after 64 steps, less than an eighth of what is spent is saved.
 
     During a pause, the savings are estimated from the model's drafts before the pause. A trial measures how good its
-    drafts are now, since requests that start in the trial have a state of the draft model.
+    drafts are now, since requests that start in the trial have a state of the draft model. It ends after 256 drafts, but
+    lasts at least 128 steps and at most 512.
     """
 
     _FORGETTING = 0.995
@@ -79,31 +81,37 @@ class PayoffPause:
     _LOSS = 0.5
     _FIRST_PAUSE = 1024
     _LONGEST_PAUSE = 16384
+    _LEAST_TO_PAUSE = 64
     _TRIAL = 512
+    _LEAST_TRIAL = 128
+    _TRIAL_DRAFTS = 256
 
     def __init__(self) -> None:
         self._saved = self._spent = 0.0
         self._paused = self._on_trial = False
         self._pause = self._FIRST_PAUSE
-        # Number of steps since the last change.
-        self._steps = 0
+        # Number of steps, and of the draft model's drafts, since the last change.
+        self._steps = self._drafts = 0
 
     @property
     def is_paused(self) -> bool:
         return self._paused
 
-    def observe_step(self, saved: float, ran: bool, seconds: float) -> None:
-        del ran
+    def observe_step(self, saved: float, drafts: int, seconds: float) -> None:
         self._saved = self._saved * self._FORGETTING + saved
         self._spent = self._spent * self._FORGETTING + seconds
         self._steps += 1
-        if self._steps < (self._TRIAL if self._on_trial else _LEAST_STEPS):
+        self._drafts += drafts
+        if self._on_trial:
+            if self._steps < (self._LEAST_TRIAL if self._drafts >= self._TRIAL_DRAFTS else self._TRIAL):
+                return
+        elif self._steps < (_LEAST_STEPS if self._paused else self._LEAST_TO_PAUSE):
             return
         if self._paused:
             recovered = self._saved > self._HYSTERESIS * self._spent
             if recovered or self._steps >= self._pause:
                 self._change(paused=False, on_trial=not recovered)
-        elif self._saved < self._LOSS * self._spent:
+        elif self._saved < self._LOSS * self._spent * self._certainty():
             self._pause = min(2 * self._pause, self._LONGEST_PAUSE) if self._on_trial else self._FIRST_PAUSE
             self._change(paused=True, on_trial=False)
         else:
@@ -112,8 +120,14 @@ class PayoffPause:
     def observe_prompts(self, seconds: float) -> None:
         self._spent += seconds
 
+    def _certainty(self) -> float:
+        return 1.0 if self._on_trial else min(self._steps / _LEAST_STEPS, 1.0)
+
     def _change(self, *, paused: bool, on_trial: bool) -> None:
-        self._paused, self._on_trial, self._steps = paused, on_trial, 0
+        self._paused, self._on_trial, self._steps, self._drafts = paused, on_trial, 0, 0
+        if on_trial:
+            # Only what the trial shows counts.
+            self._saved = self._spent = 0.0
 
 
 class ZeroLengthPause:
@@ -144,9 +158,9 @@ class ZeroLengthPause:
     def is_paused(self) -> bool:
         return self._paused
 
-    def observe_step(self, saved: float, ran: bool, seconds: float) -> None:
+    def observe_step(self, saved: float, drafts: int, seconds: float) -> None:
         del seconds
-        self._idle.append(not (saved > 0.0 if self._paused else ran))
+        self._idle.append(not (saved > 0.0 if self._paused else drafts > 0))
         self._steps += 1
         paused = sum(self._idle) > self._threshold * self._WINDOW
         if paused != self._paused and self._steps >= _LEAST_STEPS:
@@ -166,7 +180,7 @@ class NeverPause:
     def is_paused(self) -> bool:
         return False
 
-    def observe_step(self, saved: float, ran: bool, seconds: float) -> None:
+    def observe_step(self, saved: float, drafts: int, seconds: float) -> None:
         """Does nothing."""
 
     def observe_prompts(self, seconds: float) -> None:

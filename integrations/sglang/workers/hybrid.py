@@ -304,7 +304,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         self._order.observe(done, num_accepted)
         self.suffix.verified_ahead(done, num_accepted)
         extend = self.policy.costs.extend(len(done.requests) * done.width)
-        self._pause.observe_step(done.next.saved, done.unites, extend)
+        drafts = int(np.count_nonzero(done.model.fit)) if done.unites else 0
+        self._pause.observe_step(done.next.saved, drafts, extend)
         if not done.unites:
             return
         found, width = done.read.wait(), done.width
@@ -638,7 +639,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         fixed = self.suffix.control.is_fixed
         width = self.max_width if fixed else int(np.diff(step.suffix.drafts.offsets).max())
         extend = self.policy.costs.extend(len(step.rids) * width)
-        self._pause.observe_step(step.choice.saved, bool(step.choice.rows.any()), extend)
+        self._pause.observe_step(step.choice.saved, int(np.count_nonzero(step.choice.rows)), extend)
         self.counters.add("verified_tokens", step.planned.num_tokens)
         self.counters.add("drafting_seconds", step.seconds)
         step.drafted = DraftedStep.of(step.drafts, step.num_drafted)

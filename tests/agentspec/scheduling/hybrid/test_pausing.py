@@ -12,7 +12,7 @@ from agentspec.scheduling.hybrid import PauseRule, pause_rule
 from agentspec.scheduling.hybrid.pausing import PayoffPause, ZeroLengthPause
 
 
-def changes(rule: PauseRule, steps: int, *, saved: float, spent: float = 0.001, ran: bool = True) -> list[int]:
+def changes(rule: PauseRule, steps: int, *, saved: float, spent: float = 0.001, drafts: int = 1) -> list[int]:
     """The steps, counted from 1, after which the rule paused or resumed the draft model. Every tenth step also reads a
     prompt that takes as long as ten steps."""
     found = []
@@ -21,7 +21,7 @@ def changes(rule: PauseRule, steps: int, *, saved: float, spent: float = 0.001, 
         if step % 10 == 0:
             rule.observe_prompts(10 * spent)
         assert rule.is_paused == before, "only a decode step changes it"
-        rule.observe_step(saved, ran and not before, spent)
+        rule.observe_step(saved, 0 if before else drafts, spent)
         if rule.is_paused != before:
             found.append(step)
     return found
@@ -34,30 +34,32 @@ def test_it_is_paused_where_it_saves_less_than_half_of_what_it_costs() -> None:
     first, *_ = changes(rule, 1000, saved=0.0005)
     assert 20 < first < 400
     rule = pause_rule("payoff")
-    assert changes(rule, 300, saved=0.0) == [256], "not before there was time to know"
+    assert changes(rule, 300, saved=0.0) == [64], "not before there was time to know"
     # The time for prompts counts too. Without it a saving of 0.0008 would be enough.
-    assert changes(pause_rule("payoff"), 300, saved=0.0008) == [256]
+    (step,) = changes(pause_rule("payoff"), 300, saved=0.0008)
+    assert 150 < step <= 256, "what is less clear takes longer"
 
 
 def test_it_comes_back_as_soon_as_it_is_known_to_save_time() -> None:
     rule = pause_rule("payoff")
     changes(rule, 300, saved=0.0)
     assert rule.is_paused
-    assert changes(rule, 900, saved=0.0025) == [], "just above what it takes, it stays paused"
+    assert changes(rule, 700, saved=0.0025) == [], "just above what it takes, it stays paused"
     rule = pause_rule("payoff")
     changes(rule, 300, saved=0.0)
     (step,) = changes(rule, 600, saved=0.01)
-    assert step >= 256 - 44, "at least some hundred steps lie between changes"
+    assert 64 + 256 <= 300 + step < 400, "at least some hundred steps lie between changes"
     assert not rule.is_paused
 
 
-def test_what_it_may_save_by_now_is_tried_ever_more_seldom() -> None:
+@pytest.mark.parametrize(("drafts", "trial"), [(0, 512), (1, 256), (16, 128)])
+def test_what_it_may_save_by_now_is_tried_ever_more_seldom(drafts: int, trial: int) -> None:
     rule = pause_rule("payoff")
-    steps = changes(rule, 80_000, saved=0.0)
+    steps = changes(rule, 80_000, saved=0.0, drafts=drafts)
     # Pauses and trials alternate, and a pause comes first.
     lengths = np.diff(steps).tolist()
     trials, pauses = lengths[1::2], lengths[::2]
-    assert set(trials) == {512}
+    assert set(trials) == {trial}
     assert pauses[:5] == [1024, 2048, 4096, 8192, 16384] and set(pauses[5:]) == {16384}
     # In a trial the model turns out to save time, so it keeps running, and later pauses are short again.
     if rule.is_paused:
@@ -72,7 +74,7 @@ def test_what_it_may_save_by_now_is_tried_ever_more_seldom() -> None:
 
 def _on_trial(rule: PauseRule) -> PauseRule:
     while rule.is_paused:
-        rule.observe_step(0.0, False, 0.001)
+        rule.observe_step(0.0, 0, 0.001)
     return rule
 
 
@@ -82,7 +84,7 @@ def test_around_the_break_even_point_it_does_not_flutter() -> None:
     found = 0
     for _ in range(5000):
         before = rule.is_paused
-        rule.observe_step(float(rng.exponential(0.001)), not before, 0.001)
+        rule.observe_step(float(rng.exponential(0.001)), int(not before), 0.001)
         found += rule.is_paused != before
     # Each trial adds two changes, and this many steps hold at most four trials.
     assert found <= 8
@@ -92,28 +94,28 @@ def test_an_endless_saving_is_never_outweighed() -> None:
     rule = PayoffPause()
     for _ in range(2000):
         rule.observe_prompts(1e9)
-        rule.observe_step(math.inf, True, 1e9)
+        rule.observe_step(math.inf, 1, 1e9)
     assert not rule.is_paused
 
 
 def test_smartspecs_rule_counts_the_latest_steps_without_a_draft() -> None:
     rule = pause_rule("zero-length")
     for step in range(1000):
-        rule.observe_step(0.0, step % 10 < 3, 1.0)
+        rule.observe_step(0.0, int(step % 10 < 3), 1.0)
     assert not rule.is_paused, "just the threshold"
-    assert changes(rule, 200, saved=0.0, ran=False) == [1]
+    assert changes(rule, 200, saved=0.0, drafts=0) == [1]
     assert changes(rule, 400, saved=0.0) == [], "it saves nothing"
     first, *rest = changes(rule, 400, saved=0.001)
     assert first == 30 and not rest, "30 of the latest 100 steps would have had a draft"
     rule = pause_rule("zero-length")
-    assert changes(rule, 600, saved=0.0, ran=False) == [256]
+    assert changes(rule, 600, saved=0.0, drafts=0) == [256]
     with pytest.raises(ConfigError, match=r"got 1.5"):
         ZeroLengthPause(1.5)
 
 
 def test_rules_by_name() -> None:
     rule = pause_rule("never")
-    assert changes(rule, 2000, saved=0.0, ran=False) == []
+    assert changes(rule, 2000, saved=0.0, drafts=0) == []
     with pytest.raises(ConfigError, match="one of payoff, zero-length, never, got 'always'"):
         pause_rule("always")
 
@@ -123,7 +125,7 @@ def test_ranks_that_observe_the_same_are_paused_alike(name: str) -> None:
     rng = np.random.default_rng(1)
     one, other = pause_rule(name), pause_rule(name)
     for _ in range(3000):
-        saved, ran = float(rng.exponential(0.002)), bool(rng.random() < 0.3)
+        saved, drafts = float(rng.exponential(0.002)), int(rng.random() < 0.3)
         for rule in (one, other):
-            rule.observe_step(saved, ran, 0.002)
+            rule.observe_step(saved, drafts, 0.002)
         assert one.is_paused == other.is_paused
