@@ -68,8 +68,9 @@ class PayoffPause:
         trial   ──── saved >= 0.5 spent at its end ─> running, else ─────────> paused
 
     What the drafts save is known less well than what they cost, and a pause that was wrong lasts as long as the requests
-    that began in it. So the draft model is paused only if it is clearly a loss. In the first 256 steps the loss must be
-    the clearer, the fewer steps there were: after 64 steps, less than an eighth of what is spent is saved.
+    that began in it. So the draft model is paused only if it is clearly a loss. In the first 128 steps the loss must be
+    the clearer, the fewer steps there were: after 32 steps, less than an eighth of what is spent is saved. A pause after
+    so few steps is shorter too.
 
     During a pause, the savings are estimated from the model's drafts before the pause. A trial measures how good its
     drafts are now, since requests that start in the trial have a state of the draft model. It ends after 256 drafts, but
@@ -81,7 +82,10 @@ class PayoffPause:
     _LOSS = 0.5
     _FIRST_PAUSE = 1024
     _LONGEST_PAUSE = 16384
-    _LEAST_TO_PAUSE = 64
+    _LEAST_TO_PAUSE = 16
+    _CERTAIN = 128
+    _PAUSE_A_STEP = 8
+    """Steps of the first pause for each step that was seen before it."""
     _TRIAL = 512
     _LEAST_TRIAL = 128
     _TRIAL_DRAFTS = 256
@@ -112,7 +116,10 @@ class PayoffPause:
             if recovered or self._steps >= self._pause:
                 self._change(paused=False, on_trial=not recovered)
         elif self._saved < self._LOSS * self._spent * self._certainty():
-            self._pause = min(2 * self._pause, self._LONGEST_PAUSE) if self._on_trial else self._FIRST_PAUSE
+            if self._on_trial:
+                self._pause = min(max(2 * self._pause, self._FIRST_PAUSE), self._LONGEST_PAUSE)
+            else:
+                self._pause = min(self._PAUSE_A_STEP * self._steps, self._FIRST_PAUSE)
             self._change(paused=True, on_trial=False)
         else:
             self._on_trial = False
@@ -121,7 +128,7 @@ class PayoffPause:
         self._spent += seconds
 
     def _certainty(self) -> float:
-        return 1.0 if self._on_trial else min(self._steps / _LEAST_STEPS, 1.0)
+        return 1.0 if self._on_trial else min(self._steps / self._CERTAIN, 1.0)
 
     def _change(self, *, paused: bool, on_trial: bool) -> None:
         self._paused, self._on_trial, self._steps, self._drafts = paused, on_trial, 0, 0

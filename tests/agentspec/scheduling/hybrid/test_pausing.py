@@ -34,21 +34,21 @@ def test_it_is_paused_where_it_saves_less_than_half_of_what_it_costs() -> None:
     first, *_ = changes(rule, 1000, saved=0.0005)
     assert 20 < first < 400
     rule = pause_rule("payoff")
-    assert changes(rule, 300, saved=0.0) == [64], "not before there was time to know"
+    assert changes(rule, 300, saved=0.0) [:2] == [16, 16 + 256], "not before there was time to know, and only for a while"
     # The time for prompts counts too. Without it a saving of 0.0008 would be enough.
     (step,) = changes(pause_rule("payoff"), 300, saved=0.0008)
-    assert 150 < step <= 256, "what is less clear takes longer"
+    assert 64 < step <= 128, "what is less clear takes longer"
 
 
 def test_it_comes_back_as_soon_as_it_is_known_to_save_time() -> None:
     rule = pause_rule("payoff")
-    changes(rule, 300, saved=0.0)
+    changes(rule, 200, saved=0.0009)
     assert rule.is_paused
     assert changes(rule, 700, saved=0.0025) == [], "just above what it takes, it stays paused"
     rule = pause_rule("payoff")
-    changes(rule, 300, saved=0.0)
+    changes(rule, 100, saved=0.0)
     (step,) = changes(rule, 600, saved=0.01)
-    assert 64 + 256 <= 300 + step < 400, "at least some hundred steps lie between changes"
+    assert step == 16 + 256 - 100, "at least some hundred steps lie between changes"
     assert not rule.is_paused
 
 
@@ -60,7 +60,7 @@ def test_what_it_may_save_by_now_is_tried_ever_more_seldom(drafts: int, trial: i
     lengths = np.diff(steps).tolist()
     trials, pauses = lengths[1::2], lengths[::2]
     assert set(trials) == {trial}
-    assert pauses[:5] == [1024, 2048, 4096, 8192, 16384] and set(pauses[5:]) == {16384}
+    assert pauses[:6] == [256, 1024, 2048, 4096, 8192, 16384] and set(pauses[6:]) <= {16384}
     # In a trial the model turns out to save time, so it keeps running, and later pauses are short again.
     if rule.is_paused:
         changes(rule, 16384, saved=0.0)
