@@ -110,7 +110,11 @@ class StepCurve:
         known = [knot for knot in range(len(_KNOTS)) if self._weight(knot) >= _LEAST_WEIGHT]
         columns = np.array([(_KNOTS[knot], self._seconds[knot], self._contexts[knot]) for knot in known], np.float64)
         if known:
+            # Points are compared as if all of them had the same context.
+            of_context = linear.alpha * columns[:, 2]
+            columns[:, 1] -= of_context
             _believed(columns[:, 1], [self._shown[knot] for knot in known])
+            columns[:, 1] += of_context
         self._known = (columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy()) if known else None
 
     def _weight(self, knot: int) -> float:
@@ -125,7 +129,7 @@ def _believed(seconds: NDArray[np.float64], shown: list[float]) -> None:
     further one would be tried for long.
 
     Args:
-        seconds: float64[n], of the points by ascending numbers of tokens.
+        seconds: float64[n], of the points by ascending numbers of tokens, without what their contexts take.
         shown: [n], the numbers of steps that have shown them.
     """
     for place in range(1, len(seconds)):

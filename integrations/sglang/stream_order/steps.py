@@ -180,12 +180,17 @@ class StreamOrder:
         self.longest = 0
         """The most tokens in the KV cache of a row of the latest launched step, at most."""
 
-    def plan(self) -> NextStep | None:
-        """The latest plan that is there; None before the first. It does not change until the next launch."""
+    def plan(self, requests: list[Req]) -> NextStep | None:
+        """The latest plan that is there for a step of these requests; None before the first. It does not change until the
+        next launch."""
         for step in reversed(self._latest):
-            if step.is_done:
-                self._plan = step.next
-                break
+            if not step.is_done:
+                continue
+            plan = step.next
+            # The last step of a request drafts nothing. That says nothing of the requests that come after it.
+            if REASONS[plan.reason] != "nothing-drafted" or step.requests == requests:
+                self._plan = plan
+            break
         return self._plan
 
     def interrupted(self) -> None:
@@ -242,7 +247,7 @@ class StreamOrder:
             DeviceError: The driver refuses the launch.
         """
         b, control = len(requests), self._control
-        plan = self.plan()
+        plan = self.plan(requests)
         width = control.padded(b, max(least_width, 1 if plan is None else plan.width))
         widths = control.candidates(b)
         seconds = control.seconds(b, widths, context)
@@ -306,7 +311,7 @@ class StreamOrder:
     def describe(self) -> dict[str, object]:
         """The latest plan with the numbers that made it: expected tokens and milliseconds of a step with suffix drafts
         alone, and of one with the draft model's passes; and how much faster than plain decoding the latest steps were."""
-        plan = self.plan()
+        plan = self.plan([])
         shown = {} if plan is None else {
             "passes": plan.passes,
             "width": plan.width,

@@ -424,7 +424,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             if not worker.follows:
                 self._unread.update(requests)
                 self.counters.add("drafter_paused_steps", 1)
-            plan = order.plan()
+            plan = order.plan(requests)
             fit = self._fit(requests)
             trees = None
             if policy.runs_passes(fit, plan is None or plan.passes):

@@ -118,3 +118,13 @@ def test_more_tokens_never_take_less(seed: int) -> None:
         found = curve.at(np.arange(1.0, 2000.0, 7.0), draw.uniform(0, 1e5), linear)
         assert np.isfinite(found).all() and (found >= 0).all()
         assert (np.diff(found) >= -1e-12).all()
+
+
+def test_a_point_of_few_steps_and_a_long_context_is_not_taken_for_a_disturbed_one() -> None:
+    curve, linear = StepCurve(), StepCost(alpha=3e-8, gamma=0.0, delta=0.004)
+    seconds = lambda context: 0.004 + 3e-8 * context
+    for _ in range(100):
+        curve.observe(8.0, 5e3, 0.00415, linear)
+    for tokens in (64.0, 256.0):
+        curve.observe(tokens, 3e5, 0.013, linear)
+    assert curve.at(np.array([64.0, 128.0, 256.0]), 3e5, linear).tolist() == pytest.approx([0.013] * 3)

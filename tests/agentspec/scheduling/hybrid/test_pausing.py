@@ -34,7 +34,9 @@ def test_it_is_paused_where_it_saves_less_than_half_of_what_it_costs() -> None:
     first, *_ = changes(rule, 1000, saved=0.0005)
     assert 20 < first < 400
     rule = pause_rule("payoff")
-    assert changes(rule, 300, saved=0.0) [:2] == [16, 16 + 256], "not before there was time to know, and only for a while"
+    assert changes(rule, 300, saved=0.0)[:2] == [16, 16 + 256], (
+        "not before there was time to know, and only for a while"
+    )
     # The time for prompts counts too. Without it a saving of 0.0008 would be enough.
     (step,) = changes(pause_rule("payoff"), 300, saved=0.0008)
     assert 64 < step <= 128, "what is less clear takes longer"

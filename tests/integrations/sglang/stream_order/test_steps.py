@@ -25,6 +25,7 @@ from agentspec.integrations.sglang.stream_order.host_functions import HostCall
 from agentspec.integrations.sglang.stream_order.steps import AheadStep, StreamOrder
 from agentspec.integrations.sglang.widths.control import WidthControl
 from agentspec.scheduling import ControlConfig
+from agentspec.scheduling.goodput import REASONS
 
 ROWS, WIDTHS, VOCABULARY = 6, (1, 2, 4, 8), 20
 
@@ -221,14 +222,16 @@ def test_no_more_tokens_are_in_the_cache_than_the_bound_says(seed: int, device: 
 def test_a_plan_is_the_latest_step_s_that_the_device_has_done(seed: int, device: Device) -> None:
     scheduler = Scheduler(np.random.default_rng(seed), device)
     order, last = scheduler.order, None
-    assert order.plan() is None and order.describe()["plan"] == {}
+    assert order.plan([]) is None and order.describe()["plan"] == {}
     for _ in range(60):
         scheduler.change()
         if not scheduler.batch:
             continue
-        planned = order.plan()
+        planned = order.plan(list(scheduler.batch))
         done = [step for step in scheduler.steps[-2:] if step.is_done]
-        last = done[-1].next if done else last
+        # A step of other requests that drafted nothing says nothing of these.
+        if done and (done[-1].requests == scheduler.batch or REASONS[done[-1].next.reason] != "nothing-drafted"):
+            last = done[-1].next
         assert planned == last
         step = scheduler.step(order.bound(list(scheduler.batch)))
         assert step.native.error == ""
@@ -243,11 +246,11 @@ def test_a_step_that_the_device_has_run_but_not_copied_is_not_done(device: Devic
         scheduler.change()
     order = scheduler.order
     step = scheduler.launch(order.bound(list(scheduler.batch)))
-    assert not step.native.is_done and not step.is_done and order.plan() is None
+    assert not step.native.is_done and not step.is_done and order.plan([]) is None
     device.advance()
-    assert step.native.is_done and not step.is_done and order.plan() is None
+    assert step.native.is_done and not step.is_done and order.plan([]) is None
     device.advance()
-    assert step.is_done and order.plan() == step.next
+    assert step.is_done and order.plan(step.requests) == step.next
 
 
 def test_a_launch_that_is_refused_costs_its_own_step_alone(device: Device) -> None:
