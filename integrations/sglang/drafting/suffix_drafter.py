@@ -43,7 +43,7 @@ from agentspec.integrations.sglang.stream_order.steps import AheadStep, StreamOr
 from agentspec.integrations.sglang.tenants import Handling, Tenants
 from agentspec.integrations.sglang.widths.control import WidthControl, profile_key
 from agentspec.integrations.sglang.widths.kept_costs import KeptCosts
-from agentspec.integrations.sglang.widths.tiers import tier_widths
+from agentspec.integrations.sglang.widths.graph_sizes import wanted_widths
 from agentspec.scheduling import StepCost
 
 logger = logging.getLogger("agentspec")
@@ -101,7 +101,7 @@ class SuffixDrafter:
         settings = self.settings = resolve_for_process(arguments.marked_settings(server_args))
         max_width = self.max_width = arguments.verify_width(server_args)
         """The most nodes of a row, its root included."""
-        self.widths = tier_widths(settings.widths, max_width)
+        self.widths = wanted_widths(server_args, settings.widths)
         """The widths to capture graphs for, if steps run in captured graphs."""
         counters = Counters()
         self.counters = counters

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentspec.integrations.sglang import arguments
+from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.attention_backends import graph_bytes_per_token
 from agentspec.integrations.sglang.sglang_types import ModelRunner, ServerArgs
 from agentspec.integrations.sglang.widths.tiers import ONE, parse_widths, tier_widths
@@ -92,7 +92,13 @@ def captured_widths(model_runner: ModelRunner) -> tuple[int, ...]:
     """
     server_args = model_runner.server_args
     text = _bounded_setting(server_args)
-    return tier_widths(text, arguments.verify_width(server_args)) if text is not None else ()
+    return wanted_widths(server_args, text) if text is not None else ()
+
+
+def wanted_widths(server_args: ServerArgs, text: str) -> tuple[int, ...]:
+    """The widths that the setting `widths` wants graphs for, ascending. Call it with a resolved record."""
+    steps = compat.draft_shape(server_args).steps if arguments.has_draft_model(server_args) else 0
+    return tier_widths(text, arguments.verify_width(server_args), steps)
 
 
 def bounded(batch_sizes: Sequence[int], width: int, model_runner: ModelRunner) -> list[int]:

@@ -45,12 +45,13 @@ def parse_widths(text: str) -> tuple[int, ...]:
     return widths
 
 
-def tier_widths(text: str, max_width: int) -> tuple[int, ...]:
+def tier_widths(text: str, max_width: int, draft_steps: int = 0) -> tuple[int, ...]:
     """The widths to capture graphs for, ascending; `max_width` is always the last.
 
     Args:
-        text: "auto" for 1, 2, 4, ..., "one" for the widest only, or a list.
+        text: "auto" for 1, 2, 4, ... and the width of a draft model's chain, "one" for the widest only, or a list.
         max_width: The most tokens of a row, the root included.
+        draft_steps: Number of tokens of a draft model's chain; 0 without a draft model.
 
     Raises:
         ConfigError: `text` is none of these, or names a width above `max_width`.
@@ -61,7 +62,9 @@ def tier_widths(text: str, max_width: int) -> tuple[int, ...]:
             f"widths must be at most --speculative-num-draft-tokens, {max_width}, got {named[-1]}; raise that or drop it"
         )
     if text == AUTO:
-        named = tuple(1 << power for power in range(max_width.bit_length()))
+        powers = {1 << power for power in range(max_width.bit_length())}
+        # In a large batch, a width that cuts the chain or pads it costs more than its graphs.
+        named = tuple(sorted(powers | {draft_steps + 1}))
     return (*(width for width in named if width < max_width), max_width)
 
 

@@ -33,6 +33,15 @@ def test_widths_of_a_setting(text: str, most: int, expected: tuple[int, ...]) ->
     assert tier_widths(text, most) == expected
 
 
+@every(
+    ("steps", "expected"),
+    [(5, (1, 2, 4, 6, 8, 16)), (3, (1, 2, 4, 8, 16)), (15, (1, 2, 4, 8, 16)), (6, (1, 2, 4, 7, 8, 16))],
+)
+def test_a_chain_of_the_draft_model_has_a_width_of_its_own(steps: int, expected: tuple[int, ...]) -> None:
+    assert tier_widths("auto", 16, steps) == expected
+    assert tier_widths("2,16", 16, steps) == (2, 16), "a list is taken as it is"
+
+
 @every("text", ["", "two", "1,x", "0,4", "-1"])
 def test_what_names_no_widths_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="widths must be"):
