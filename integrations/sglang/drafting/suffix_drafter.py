@@ -42,8 +42,8 @@ from agentspec.integrations.sglang.stream_order.host_functions import launcher, 
 from agentspec.integrations.sglang.stream_order.steps import AheadStep, StreamOrder
 from agentspec.integrations.sglang.tenants import Handling, Tenants
 from agentspec.integrations.sglang.widths.control import WidthControl, profile_key
-from agentspec.integrations.sglang.widths.kept_costs import KeptCosts
 from agentspec.integrations.sglang.widths.graph_sizes import wanted_widths
+from agentspec.integrations.sglang.widths.kept_costs import KeptCosts
 from agentspec.scheduling import StepCost
 
 logger = logging.getLogger("agentspec")

@@ -122,7 +122,6 @@ def test_more_tokens_never_take_less(seed: int) -> None:
 
 def test_a_point_of_few_steps_and_a_long_context_is_not_taken_for_a_disturbed_one() -> None:
     curve, linear = StepCurve(), StepCost(alpha=3e-8, gamma=0.0, delta=0.004)
-    seconds = lambda context: 0.004 + 3e-8 * context
     for _ in range(100):
         curve.observe(8.0, 5e3, 0.00415, linear)
     for tokens in (64.0, 256.0):
