@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kMaxCarried = 6;
 // Smaller batches are drafted on the caller's thread, because waking another thread takes longer than their
 // rows.
-constexpr std::size_t kSharedRows = 32;
+constexpr std::size_t kSharedRows = 8;
 // A request's prediction is numbered apart from the parts of the global index, corpora and siblings.
 constexpr std::uint64_t kPrediction = 1ULL << 60;
 

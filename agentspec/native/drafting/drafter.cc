@@ -15,8 +15,8 @@ constexpr std::uint32_t kMaxPoints = 32;
 // Number of ranks of a larger interval that are read, at regular distances, to find continuations (SSSD,
 // section 3.1.2). The counts of the continuations that are found are exact.
 constexpr std::uint32_t kNumSamples = 32;
-// In an interval of at most this many ranks, continuations are counted by reading all of it. That takes less time
-// than to search for them, because most of them are not drafted.
+// In an interval of at most this many ranks, continuations are counted by reading all of it. That takes less
+// time than to search for them, because most of them are not drafted.
 constexpr std::uint32_t kMaxScanned = 512;
 // The number of samples in which a continuation should occur if its share is just large enough to be drafted.
 constexpr double kSamplesPerShare = 2.0;

@@ -134,7 +134,8 @@ class Segment {
   // fewer than kDepth tokens; for a longer one the result is a meaningless interval.
   [[nodiscard]] Interval extend(Interval interval, Token token) const;
 
-  // The same for each of the tokens, at most kMaxExtended of them. This takes less time than one after another.
+  // The same for each of the tokens, at most kMaxExtended of them. This takes less time than one after
+  // another.
   static constexpr std::size_t kMaxExtended = 32;
   void extend(const Interval& interval, std::span<const Token> tokens, std::span<Interval> longer) const;
 
