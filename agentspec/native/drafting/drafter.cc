@@ -24,6 +24,7 @@ constexpr double kSamplesPerShare = 2.0;
 // can still be drafted. Of these, at most kMaxWeighed with the largest shares are weighed.
 constexpr float kWeighedShare = 0.5F;
 constexpr std::size_t kMaxWeighed = 32;
+static_assert(kMaxWeighed <= Segment::kMaxExtended);
 // A node is not expanded if a continuation would have to be more probable than this to be drafted.
 constexpr float kSurest = 0.9F;
 constexpr std::int32_t kUnknownAge = INT32_MAX;
@@ -288,14 +289,14 @@ void Drafter::read_children(Place place, std::int32_t depth, double path) {
       }
       const std::span<const Token> next = part.segment->next().subspan(index(cursor.first), cursor.count);
       for (std::size_t i = 0; i < n; ++i) {
-        Interval& place = intervals_[counted[i]->first_interval + interval];
+        Interval& known = intervals_[counted[i]->first_interval + interval];
         std::int32_t& seen = counted[i]->evidence[number].seen;
         if (cursor.count > kMaxScanned) {
-          place = longer[i];
+          known = longer[i];
           seen += static_cast<std::int32_t>(longer[i].size());
         } else {
           const std::int32_t met = count_of(next, tokens[i]);
-          if (met == 0) place = {};
+          if (met == 0) known = {};
           seen += met;
         }
       }
