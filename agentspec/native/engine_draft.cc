@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kMaxCarried = 6;
 // Smaller batches are drafted on the caller's thread, because waking another thread takes longer than their
 // rows.
-constexpr std::size_t kSharedRows = 32;
+constexpr std::size_t kSharedRows = 8;
 // A request's prediction is numbered apart from the parts of the global index, corpora and siblings.
 constexpr std::uint64_t kPrediction = 1ULL << 60;
 
@@ -441,14 +441,9 @@ void Engine::draft_rows(DraftBatch& batch) {
     is_distinct = std::adjacent_find(sorted_.begin(), sorted_.end()) == sorted_.end();
   }
   if (is_shared && is_distinct) {
-    // Each thread takes rows a few times: rows differ in their work, but every time has a cost.
-    const std::size_t rows_at_once = std::max<std::size_t>(rows_.size() / (4 * pool_.num_threads()), 2);
-    pool_.for_rows(
-        rows_.size(),
-        [&](std::size_t thread, std::size_t row) {
-          if (rows_[row]) draft_row(thread, *rows_[row], limits_[row]);
-        },
-        rows_at_once);
+    pool_.for_rows(rows_.size(), [&](std::size_t thread, std::size_t row) {
+      if (rows_[row]) draft_row(thread, *rows_[row], limits_[row]);
+    });
     for (const RequestPtr& row : rows_) append(row.get());
   } else {
     for (std::size_t row = 0; row < rows_.size(); ++row) {

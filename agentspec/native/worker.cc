@@ -97,9 +97,8 @@ RowPool::~RowPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void RowPool::for_rows(std::size_t num_rows, const std::function<void(std::size_t, std::size_t)>& work,
-                       std::size_t rows_at_once) {
-  if (threads_.empty() || num_rows < 2 * rows_at_once) {
+void RowPool::for_rows(std::size_t num_rows, const std::function<void(std::size_t, std::size_t)>& work) {
+  if (threads_.empty() || num_rows < 2) {
     for (std::size_t row = 0; row < num_rows; ++row) work(0, row);
     return;
   }
@@ -107,12 +106,11 @@ void RowPool::for_rows(std::size_t num_rows, const std::function<void(std::size_
     const std::lock_guard lock(mutex_);
     work_ = &work;
     num_rows_ = num_rows;
-    rows_at_once_ = rows_at_once;
     next_row_ = 0;
     ++round_;
   }
   changed_.notify_all();
-  take_rows(0);
+  take_rows(0, work);
   {
     // All rows are taken. A thread that wakes up from now on is too late, and the caller does not wait for
     // it.
@@ -128,15 +126,17 @@ void RowPool::run(std::size_t thread) {
   std::size_t seen = 0;
   for (;;) {
     look_for([&] { return stops_ || round_ != seen; });
+    const std::function<void(std::size_t, std::size_t)>* work;
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return stops_ || round_ != seen; });
       if (stops_) return;
       seen = round_;
-      if (work_ == nullptr) continue;
+      work = work_;
+      if (work == nullptr) continue;
       ++num_inside_;
     }
-    take_rows(thread);
+    take_rows(thread, *work);
     bool is_last;
     {
       const std::lock_guard lock(mutex_);
@@ -146,21 +146,9 @@ void RowPool::run(std::size_t thread) {
   }
 }
 
-void RowPool::take_rows(std::size_t thread) {
-  for (;;) {
-    const std::function<void(std::size_t, std::size_t)>* work;
-    std::size_t first;
-    std::size_t end;
-    {
-      const std::lock_guard lock(mutex_);
-      work = work_;
-      first = next_row_;
-      end = std::min(num_rows_, first + rows_at_once_);
-      next_row_ = end;
-    }
-    if (first == end) return;
-    for (std::size_t row = first; row < end; ++row) (*work)(thread, row);
-  }
+// The caller does not change the members that this reads while any thread is inside.
+void RowPool::take_rows(std::size_t thread, const std::function<void(std::size_t, std::size_t)>& work) {
+  for (std::size_t row = next_row_++; row < num_rows_; row = next_row_++) work(thread, row);
 }
 
 }  // namespace agentspec

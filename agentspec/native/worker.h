@@ -52,24 +52,18 @@ class RowPool {
 
   [[nodiscard]] std::size_t num_threads() const { return threads_.size() + 1; }
   // Calls work(thread, row) once for each row in [0, num_rows), with `thread` in [0, num_threads()). `work`
-  // must not throw. Each thread takes `rows_at_once` rows at a time. With fewer than 2 * rows_at_once rows,
-  // only the caller works.
-  void for_rows(std::size_t num_rows, const std::function<void(std::size_t, std::size_t)>& work,
-                std::size_t rows_at_once = kRowsAtOnce);
+  // must not throw.
+  void for_rows(std::size_t num_rows, const std::function<void(std::size_t, std::size_t)>& work);
 
  private:
-  // For rows that take microseconds each: waking a thread costs more than one or two such rows.
-  static constexpr std::size_t kRowsAtOnce = 2;
-
   void run(std::size_t thread);
-  void take_rows(std::size_t thread);
+  void take_rows(std::size_t thread, const std::function<void(std::size_t, std::size_t)>& work);
 
   std::mutex mutex_;  // guards the members below; the atomic ones may be read without it
   std::condition_variable changed_;
   const std::function<void(std::size_t, std::size_t)>* work_ = nullptr;  // null once all rows are taken
   std::size_t num_rows_ = 0;
-  std::size_t rows_at_once_ = kRowsAtOnce;
-  std::size_t next_row_ = 0;
+  std::atomic<std::size_t> next_row_ = 0;
   std::atomic<std::size_t> num_inside_ = 0;  // threads that take rows, without the caller
   std::atomic<std::size_t> round_ = 0;
   std::atomic<bool> stops_ = false;

@@ -32,6 +32,7 @@ from agentspec.evals.micro.engine_cases import (
 from agentspec.evals.micro.engine_corpus import corpus_rows
 from agentspec.evals.micro.engine_sides import PEERS, Ours, engine
 from agentspec.evals.micro.engine_stall import stall_rows
+from agentspec.evals.micro.engine_threads import thread_rows
 from agentspec.evals.micro.texts import Texts, gather_texts
 from agentspec.evals.options import Options
 from agentspec.progress import Progress
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.text("--sizes", "100k,1m", sizes)
     corpora = "measure drafts with corpora of these sizes in tokens, and nothing else"
     options.add("--corpus-sizes", metavar="LIST", help=f"{corpora}; 100m takes half a minute and a file of 1.7 GB")
+    options.number("--threads", 0, "measure drafts on this number of threads beside one, and nothing else")
     options.add("--tokens", nargs="+", default=[], metavar="TRACE", help="recorded calls to take texts from")
     options.file("--tokenizer", "as in agentspec replay")
     options.file("--json", "write the figures to FILE")
@@ -74,8 +76,13 @@ def run(args: argparse.Namespace) -> int:
         prompt_tokens=max(PROMPT_LENGTHS.values()),
     )
     rows: list[dict[str, Any]] = []
-    measured = corpus_rows(texts.outputs, texts.requests, corpora) if corpora else None
-    for row in measured or measure(texts, sizes, args.peer or list(PEERS)):
+    if corpora:
+        measured = corpus_rows(texts.outputs, texts.requests, corpora)
+    elif args.threads > 0:
+        measured = thread_rows(texts, sizes, args.threads)
+    else:
+        measured = measure(texts, sizes, args.peer or list(PEERS))
+    for row in measured:
         if not rows:
             print(f"{'case':<24}{'size':<14}{'peer':<12}{'ours':>12}{'theirs':>12}{'ratio':>9}  unit")
         record = row.record()

@@ -7,6 +7,7 @@
     stall       the longest wait of a step for the maintenance of the global index (see engine_stall.py)
     growth      a draft's time in the largest global index over that in the smallest
     corpus_*    drafting with a corpus, and without one (see engine_corpus.py)
+    threads_*   drafting on several threads, and on one (see engine_threads.py)
 
 Times are CPU time of the calling thread, medians, unless a case says otherwise. Less is better in every case, and a
 ratio is the peer's figure over ours.
@@ -272,9 +273,14 @@ def draft_rows(sides: Mapping[str, Side], requests: Sequence[Request], size: str
 
 
 def draft_batches(
-    sides: Mapping[str, Side], requests: Sequence[Request], batch: int, touched: np.ndarray[Any, Any] | None
+    sides: Mapping[str, Side],
+    requests: Sequence[Request],
+    batch: int,
+    touched: np.ndarray[Any, Any] | None,
+    *,
+    clock: Callable[[], int] = time.thread_time_ns,
 ) -> dict[str, dict[str, float]]:
-    """Medians over steps of us a request, and the mean number of drafted tokens a request."""
+    """Medians over steps of us a request by the clock, and the mean number of drafted tokens a request."""
     chosen = list(range(min(len(requests), max(batch, BATCHES[1]))))
     groups = [chosen[i : i + batch] for i in range(0, len(chosen), batch)]
     spent: dict[str, dict[str, list[float]]] = {name: {"draft": [], "extend": [], "drafted": []} for name in sides}
@@ -288,7 +294,7 @@ def draft_batches(
             # The steps of one side follow each other. Otherwise each would find the caches as another side left them.
             for step in range(STEPS):
                 new = slice(1 + step * ACCEPTED, 1 + (step + 1) * ACCEPTED)
-                _step(side, group, [requests[i].output[new] for i in group], touched, spent[name])
+                _step(side, group, [requests[i].output[new] for i in group], touched, spent[name], clock)
     for side in sides.values():
         for i in chosen:
             side.close(i)
@@ -309,16 +315,17 @@ def _step(
     tokens: Sequence[Tokens],
     touched: np.ndarray[Any, Any] | None,
     spent: dict[str, list[float]],
+    clock: Callable[[], int],
 ) -> None:
     if touched is not None:
         np.add(touched, 1.0, out=touched)
-    started = time.thread_time_ns()
+    started = clock()
     drafted = side.draft(group, MAX_DRAFT_TOKENS)
-    spent["draft"].append((time.thread_time_ns() - started) / 1e3 / len(group))
+    spent["draft"].append((clock() - started) / 1e3 / len(group))
     spent["drafted"].append(side.num_drafted(drafted) / len(group))
-    started = time.thread_time_ns()
+    started = clock()
     side.extend(group, tokens)
-    spent["extend"].append((time.thread_time_ns() - started) / 1e3 / len(group))
+    spent["extend"].append((clock() - started) / 1e3 / len(group))
 
 
 def growth_rows(rows: Sequence[Row], smallest: str, largest: str) -> Iterator[Row]:

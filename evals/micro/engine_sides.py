@@ -51,13 +51,17 @@ class Side(Protocol):
         """Waits until everything given so far is indexed."""
 
 
-def engine(max_draft_tokens: int, budget_bytes: int | None = None) -> Engine:
+def engine(max_draft_tokens: int, budget_bytes: int | None = None, num_threads: int = 1) -> Engine:
     """agentspec's engine as in servers, but without the indexes of conversations, which no case has, and without
-    evictions unless a budget is given."""
-    budget = budget_bytes or 1 << 40
-    return Engine(
-        EngineConfig(max_draft_tokens=max_draft_tokens, budget_bytes=budget, conversation_bytes=0, background=True)
+    evictions unless a budget is given. One thread drafts unless more are asked for."""
+    config = EngineConfig(
+        max_draft_tokens=max_draft_tokens,
+        budget_bytes=budget_bytes or 1 << 40,
+        conversation_bytes=0,
+        num_threads=num_threads,
+        background=True,
     )
+    return Engine(config)
 
 
 class Ours:

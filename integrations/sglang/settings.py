@@ -91,7 +91,7 @@ class Settings(BaseModel):
     """A request drafts from the outputs of at most this number of running requests of its tenant while they grow: of
     those that name its `group`, or without a group those with its prompt. 0 drafts from finished outputs only."""
     num_threads: int = Field(default=0, ge=0, le=64)
-    """Number of threads that share the drafting of batches of 32 rows or more; 0 uses one thread per core, at most 8."""
+    """Number of threads that share the drafting of batches of 8 rows or more; 0 uses one thread per core, at most 8."""
     estimates: str = ""
     """File that `agentspec tune` wrote; empty uses the estimates that come with agentspec."""
     corpora: str = ""

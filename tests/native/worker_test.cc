@@ -119,13 +119,10 @@ void test_no_round_is_mixed_up_with_the_next() {
     const std::size_t num_rows = 2 + round % 3;
     // A row that is done late or for another round finds freed memory, or writes into that of the next round.
     std::vector<std::size_t> done(num_rows, 0);
-    pool.for_rows(
-        num_rows,
-        [&, round](std::size_t, std::size_t row) {
-          done[row] = round + 1;
-          ++num_done;
-        },
-        1);
+    pool.for_rows(num_rows, [&, round](std::size_t, std::size_t row) {
+      done[row] = round + 1;
+      ++num_done;
+    });
     wanted += num_rows;
     CHECK(num_done == wanted);
     for (const std::size_t row : done) CHECK(row == round + 1);

@@ -15,12 +15,16 @@ constexpr std::uint32_t kMaxPoints = 32;
 // Number of ranks of a larger interval that are read, at regular distances, to find continuations (SSSD,
 // section 3.1.2). The counts of the continuations that are found are exact.
 constexpr std::uint32_t kNumSamples = 32;
+// In an interval of at most this many ranks, continuations are counted by reading all of it. That takes less
+// time than to search for them, because most of them are not drafted.
+constexpr std::uint32_t kMaxScanned = 512;
 // The number of samples in which a continuation should occur if its share is just large enough to be drafted.
 constexpr double kSamplesPerShare = 2.0;
 // A continuation is weighed if its share in at least one context is at least this fraction of the share that
 // can still be drafted. Of these, at most kMaxWeighed with the largest shares are weighed.
 constexpr float kWeighedShare = 0.5F;
 constexpr std::size_t kMaxWeighed = 32;
+static_assert(kMaxWeighed <= Segment::kMaxExtended);
 // A node is not expanded if a continuation would have to be more probable than this to be drafted.
 constexpr float kSurest = 0.9F;
 constexpr std::int32_t kUnknownAge = INT32_MAX;
@@ -36,6 +40,13 @@ std::uint8_t age_class(std::int32_t age) {
   if (age < 128) return 3;
   if (age < 1024) return 2;
   return age < 8192 ? 1 : 0;
+}
+
+// How often the token occurs. Written so that compilers use vector instructions.
+std::int32_t count_of(std::span<const Token> tokens, Token token) {
+  std::int32_t count = 0;
+  for (const Token other : tokens) count += other == token ? 1 : 0;
+  return count;
 }
 
 std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
@@ -263,12 +274,31 @@ void Drafter::read_children(Place place, std::int32_t depth, double path) {
     const IndexPart& part = parts_[cursor.part];
     const std::size_t number = context_of_[cursor.slot];
     if (cursor.kind == Cursor::Kind::kInterval) {
+      std::array<Child*, kMaxWeighed> counted;
+      std::array<Token, kMaxWeighed> tokens;
+      std::array<Interval, kMaxWeighed> longer;
+      std::size_t n = 0;
       for (Child* const found : children()) {
         // A child that was never sampled needs no exact count.
         if (found->evidence[number].met == 0 && num_samples == kNumSamples) continue;
-        const Interval longer = part.segment->extend(cursor.interval(), found->token);
-        found->evidence[number].seen += static_cast<std::int32_t>(longer.size());
-        intervals_[found->first_interval + interval] = longer;
+        counted[n] = found;
+        tokens[n++] = found->token;
+      }
+      if (cursor.count > kMaxScanned) {
+        part.segment->extend(cursor.interval(), std::span(tokens).first(n), longer);
+      }
+      const std::span<const Token> next = part.segment->next().subspan(index(cursor.first), cursor.count);
+      for (std::size_t i = 0; i < n; ++i) {
+        Interval& known = intervals_[counted[i]->first_interval + interval];
+        std::int32_t& seen = counted[i]->evidence[number].seen;
+        if (cursor.count > kMaxScanned) {
+          known = longer[i];
+          seen += static_cast<std::int32_t>(longer[i].size());
+        } else {
+          const std::int32_t met = count_of(next, tokens[i]);
+          if (met == 0) known = {};
+          seen += met;
+        }
       }
       ++interval;
     } else if (cursor.kind == Cursor::Kind::kState && part.automaton->has_many_edges(cursor.first)) {

@@ -153,6 +153,44 @@ Interval Segment::extend(Interval interval, Token token) const {
   return {group.base + begin, group.base + end};
 }
 
+void Segment::extend(const Interval& interval, std::span<const Token> tokens,
+                     std::span<Interval> longer) const {
+  struct Search {
+    const std::uint32_t* ranks;
+    std::uint32_t size;
+    std::uint32_t base;
+    std::uint32_t begin = 0;  // number of ranks that are known to lie before the interval
+    std::uint32_t end = 0;    // the same before the interval's end
+  };
+  std::array<Search, kMaxExtended> all;
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const Followers group = followers(tokens[i]);
+    const auto size = static_cast<std::uint32_t>(group.ranks.size());
+    all[i] = {size > 0 ? group.ranks.data() : &kNone, size, group.base};
+    largest = std::max(largest, size);
+  }
+  // All searches take each step together, so that they wait for memory together. No branch depends on a rank:
+  // it would be predicted wrongly half of the time, and the other searches would wait for it.
+  for (std::uint32_t step = std::bit_floor(largest); step > 0; step /= 2) {
+    for (Search& search : std::span(all).first(tokens.size())) {
+      const auto advance = [&](std::uint32_t at, std::uint32_t rank) {
+        const std::uint32_t next = at + step;
+        const std::uint32_t last = std::min(next, search.size);
+        const bool is_before = (next <= search.size) & (search.ranks[last - (last > 0 ? 1 : 0)] < rank);
+        return at + (step & -static_cast<std::uint32_t>(is_before));
+      };
+      search.begin = advance(search.begin, interval.begin);
+      search.end = advance(search.end, interval.end);
+    }
+  }
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const Search& search = all[i];
+    longer[i] = search.begin < search.end ? Interval{search.base + search.begin, search.base + search.end}
+                                          : Interval{};
+  }
+}
+
 ContextMatch Segment::locate(std::span<const Token> context, std::int32_t max_length) const {
   std::uint32_t limit = 0;  // number of tokens of the context that count
   const auto max = static_cast<std::size_t>(std::clamp(max_length, 0, kDepth));

@@ -29,7 +29,7 @@ void LlamaParts::run(std::size_t num_parts, const std::function<void(Llama&, std
       failures[part] = std::current_exception();
     }
   };
-  pool_.for_rows(num_parts, guarded, 1);
+  pool_.for_rows(num_parts, guarded);
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
   }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -197,7 +198,14 @@ void compare_queries(Random& random, const Segment& segment, const Brute& brute,
       if (length == Segment::kDepth || token == kEnd) continue;
       Text pattern = suffix(walk, length);
       pattern.push_back(token);
-      CHECK(segment.extend(segment.widen(match, length), token) == brute.find(pattern));
+      const Interval interval = segment.widen(match, length);
+      CHECK(segment.extend(interval, token) == brute.find(pattern));
+      const auto most = static_cast<std::int32_t>(Segment::kMaxExtended);
+      Text tokens(static_cast<std::size_t>(draw(random, 0, most)));
+      for (Token& other : tokens) other = draw(random, 0, vocab_size + 1);
+      std::array<Interval, Segment::kMaxExtended> longer;
+      segment.extend(interval, tokens, longer);
+      for (std::size_t t = 0; t < tokens.size(); ++t) CHECK(longer[t] == segment.extend(interval, tokens[t]));
     }
 
     walk.push_back(token);
