@@ -124,7 +124,7 @@ class Scheduler:
 
     def launch(self, bound: int) -> AheadStep:
         batch = list(self.batch)
-        self.order.plan()
+        self.order.plan(batch)
         width = self.order.width(len(batch))
         return self.order.launch(batch, self._rows(batch), self._padding(batch), bound, width, may_draft=True)
 
