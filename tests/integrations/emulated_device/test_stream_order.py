@@ -179,3 +179,4 @@ def test_two_ranks_run_the_same_forwards_and_wait_for_nothing(ranked: tuple[Serv
     waited = [step for step in verified if step.endswith("host lengths")]
     assert len(verified) == counters["steps"]
     assert len(waited) <= len(verified) / 4, "steps in stream order leave the lengths on the device"
+    assert emulated["by_name"]["broadcast"] >= len(verified) - len(waited)
