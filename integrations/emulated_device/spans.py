@@ -28,7 +28,7 @@ SPANS: dict[str, str] = {
     f"{_OURS}.drafting.verify_input.VerifyStaging.build": "staging",
     f"{_OURS}.drafting.verify_input.VerifyStaging.tensors": "staging",
     f"{_OURS}.drafting.verify_input.VerifyStaging.laid_out": "staging",
-    f"{_OURS}.drafting.verify_input.VerifyStaging.united": "staging",
+    f"{_OURS}.drafting.verify_input.VerifyStaging.unite": "staging",
     f"{_THEIRS}.managers.overlap_utils.FutureMap.resolve_seq_lens_cpu": "reading",
     f"{_THEIRS}.speculative.ngram_worker.NGRAMWorker._prepare_draft_tokens": "drafting",
     f"{_THEIRS}.speculative.ngram_worker.NGRAMWorker._update_ngram_corpus": "growing",

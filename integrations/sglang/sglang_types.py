@@ -192,6 +192,10 @@ class ProcessGroup(Protocol):
 
     def broadcast_object(self, obj: Any, src: int) -> Any: ...
 
+    def broadcast(self, input_: torch.Tensor, src: int) -> torch.Tensor:
+        """Broadcasts a tensor of the device, in the order of each rank's current stream."""
+        ...
+
 
 class Tokenizer(Protocol):
     """The served model's tokenizer, of transformers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from parity import compared
@@ -42,3 +43,15 @@ def assert_survives_aborts(server: RunningServer, reference: Reference, number: 
     assert not report.differences, report.first_difference
     assert report.cut_short and report.whole
     return report
+
+
+def steps_of_ranks(folder: Path) -> tuple[list[str], list[str]]:
+    """The forwards of both ranks that GPU_WAYS_STEPS records, read once the server is idle and both have recorded them."""
+    last: tuple[list[str], list[str]] | None = None
+    for _ in range(100):
+        first, second = ((folder / f"rank-{rank}.txt").read_text().splitlines() for rank in range(2))
+        if (first, second) == last and len(first) == len(second):
+            break
+        last = first, second
+        time.sleep(0.2)
+    return first, second

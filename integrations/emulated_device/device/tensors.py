@@ -36,6 +36,8 @@ def name_backend(module: Any) -> None:
     # torch.manual_seed() uses both functions and warns if they are missing.
     module._is_in_bad_fork = lambda: False
     module.manual_seed_all = lambda seed: None
+    # torch.distributed asks for it, and its groups are those of a CPU.
+    torch._C._get_accelerator = lambda *unused: torch.device("cpu")
     if torch._C._get_privateuse1_backend_name() != BACKEND:
         torch._C._rename_privateuse1_backend(BACKEND)
     if not hasattr(torch, BACKEND):

@@ -30,8 +30,16 @@ _BY_NAME = (
 )
 
 
+# Methods that queue a collective on the current stream. Ranks wait for each other when it is launched, for the emulated
+# device works at launches; that time is excluded, and none is added for the other devices.
+_COLLECTIVES = (("sglang.srt.distributed.parallel_state.GroupCoordinator", "broadcast"),)
+
+
 def wrap_kernels(work: Work) -> list[str]:
     """Wraps these functions in every loaded module and returns their names."""
+    for path, name in _COLLECTIVES:
+        if (owner := _found(path)) is not None:
+            setattr(owner, name, work.as_kernel(getattr(owner, name)))
     wrapped: dict[int, Any] = {}
     names: list[str] = []
 

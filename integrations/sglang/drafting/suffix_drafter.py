@@ -39,6 +39,7 @@ from agentspec.integrations.sglang.setting_sources import resolve_for_process
 from agentspec.integrations.sglang.sglang_types import ModelConfig, ModelRunner, Req, ServerArgs
 from agentspec.integrations.sglang.store_setup import namespace_key, open_sharing, served_scope
 from agentspec.integrations.sglang.stream_order.host_functions import launcher, works
+from agentspec.integrations.sglang.stream_order.ranks import Ranks
 from agentspec.integrations.sglang.stream_order.steps import AheadStep, StreamOrder
 from agentspec.integrations.sglang.tenants import Handling, Tenants
 from agentspec.integrations.sglang.widths.control import WidthControl, profile_key
@@ -249,24 +250,36 @@ class SuffixDrafter:
         self.guarded(self._book.abort, rid_prefix, everything)
 
     def in_stream_order(
-        self, staging: VerifyStaging, runner: ModelRunner, backends: Sequence[object]
-    ) -> StreamOrder | None:
-        """Steps that run in stream order; None if the device, its attention backends or the controller cannot do so.
+        self, staging: VerifyStaging, runner: ModelRunner, backends: Sequence[object], *, may: bool
+    ) -> tuple[StreamOrder | None, Ranks | None]:
+        """Prepares steps that run in stream order. All ranks call this together.
 
         Args:
             staging: Their memory.
             runner: The target's.
             backends: The attention backends of the steps. One that needs the lengths of texts on the host must wait.
+            may: Whether this rank's worker can run such steps.
+
+        Returns:
+            What launches the host's part of steps, on the rank that drafts; and the ranks that run such steps together,
+            or None if the device, an attention backend, the controller or a worker cannot run them.
         """
-        device = torch.device(runner.device)
-        if self.settings.stream_order == "off" or self.control.plans_ahead is None or self.control.is_fixed:
-            return None
-        if any(getattr(backend, "needs_cpu_seq_lens", True) for backend in backends if backend is not None):
-            return None
-        launch = launcher(device)
-        if launch is None or not works(launch, device):
-            return None
-        return StreamOrder(
+        device, group = torch.device(runner.device), compat.tensor_parallel_group()
+        can = may and self.settings.stream_order != "off"
+        can = can and self.control.plans_ahead is not None and not self.control.is_fixed
+        can = can and not any(
+            getattr(backend, "needs_cpu_seq_lens", True) for backend in backends if backend is not None
+        )
+        launch = launcher(device) if can and self.drafts_here else None
+        can = can and (not self.drafts_here or (launch is not None and works(launch, device)))
+        if group is not None:
+            can = all(group.all_gather_object(can))
+        if not can:
+            return None, None
+        ranks = Ranks(group, staging, device)
+        if launch is None:
+            return None, ranks
+        order = StreamOrder(
             launch,
             device,
             self.engine.native,
@@ -275,7 +288,9 @@ class SuffixDrafter:
             staging,
             max_rows=len(runner.req_to_token_pool.req_to_token),
             max_width=self.max_width,
+            failed=self.failed,
         )
+        return order, ranks
 
     @property
     def may_draft_now(self) -> bool:

@@ -40,7 +40,7 @@ class VerifyStaging:
     unites suffix drafts with the draft model's trees:
 
         ahead() ─ the step writes ─ copy_trees() ────────> laid_out(seq_lens, roots)
-        ahead() ─ the step writes ─ copy_packed() ───────> united(trees, ...)
+        ahead() ─ the step writes ─ copy_packed() ───────> unite(trees, ...) ─ laid_out(seq_lens, roots)
 
     The tensors of step N are valid until those of step N + 3 are made. SGLang launches step N + 2 after it has
     processed step N. Copies to a GPU are asynchronous, so step N + 3 waits for those of step N before it writes to the
@@ -66,7 +66,7 @@ class VerifyStaging:
             max_position: The last position that the model knows. Nodes past it can only be padding and are clamped.
             full_mask: Whether the mask covers the prefix too (CUDA backends) or only the draft (CPU).
             device: The device that runs the model.
-            unites: Whether united() will be called. It needs memory of its own.
+            unites: Whether unite() will be called. It needs memory of its own.
         """
         self._max_width = max_width
         self._max_position = max_position
@@ -134,18 +134,15 @@ class VerifyStaging:
         part.drafts_on_device[:size].copy_(part.drafts_on_host[:size], non_blocking=True)
         part.record()
 
-    def united(
-        self, model: ModelTensors, limits: UnionLimits, seq_lens: torch.Tensor, roots: torch.Tensor, *, total: int
-    ) -> tuple[VerifyTensors, torch.Tensor]:
-        """Lets the device make the trees to verify of the suffix drafts that were copied last.
+    def unite(self, model: ModelTensors, limits: UnionLimits) -> torch.Tensor:
+        """Lets the device make the trees to verify of the suffix drafts that were copied last. laid_out() completes them.
 
         Args:
             model: The draft model's trees of the same rows.
             limits: What bounds the united trees.
-            seq_lens, roots, total: As in tensors(); the root of row i is roots[i, 0].
 
         Returns:
-            The trees, and a report of what they hold, which tree_union.unpack() reads on the host.
+            A report of what the trees hold, which tree_union.unpack() reads on the host.
         """
         part = self._part
         rows = len(model.chosen)
@@ -165,7 +162,11 @@ class VerifyStaging:
             views.cells,
             report,
         )
-        return self._laid_out(views, seq_lens, roots, None, total), report
+        return report
+
+    def on_device(self, rows: int, width: int) -> torch.Tensor:
+        """uint8, the memory of the device to which the trees of b rows are copied, or in which they are united."""
+        return self._part.views(rows, width).on_device
 
     def tensors(
         self,
@@ -199,17 +200,8 @@ class VerifyStaging:
         *,
         total: int,
     ) -> VerifyTensors:
-        """Completes the trees that were copied last; see tensors() for the arguments."""
-        return self._laid_out(self._part.views(rows, width), seq_lens, roots, lens, total)
-
-    def _laid_out(
-        self,
-        views: _Views,
-        seq_lens: torch.Tensor,
-        roots: torch.Tensor,
-        lens: torch.Tensor | None,
-        total: int,
-    ) -> VerifyTensors:
+        """Completes the trees that were copied or united last; see tensors() for the arguments."""
+        views = self._part.views(rows, width)
         mask = lay_out(
             views.tokens,
             views.positions,

@@ -123,6 +123,7 @@ class StreamOrder:
         *,
         max_rows: int,
         max_width: int,
+        failed: Callable[[str], object],
     ) -> None:
         """From now on, tokens that forwards write are copied to the host on a stream of their own.
 
@@ -130,10 +131,12 @@ class StreamOrder:
             launch: Queues a native call on the current stream of the device.
             staging: The memory of the steps' trees.
             max_rows, max_width: Those of the staging.
+            failed: Called with a message in the handler of an exception that costs a step time or drafts.
         """
         controller = control.plans_ahead
         assert controller is not None
         self._launch = launch
+        self._failed = failed
         self._module: Any = torch.get_device_module(device)
         self._control = control
         self._accepted = accepted
@@ -181,8 +184,8 @@ class StreamOrder:
         """The most tokens in the KV cache of a row of the latest launched step, at most."""
 
     def plan(self, requests: list[Req]) -> NextStep | None:
-        """The latest plan that is there for a step of these requests; None before the first. It does not change until the
-        next launch."""
+        """The latest plan that is there for a step of these requests; None before the first. width() and launch() follow
+        the plan of the last call."""
         for step in reversed(self._latest):
             if not step.is_done:
                 continue
@@ -217,38 +220,41 @@ class StreamOrder:
             self.lengths = np.array(lengths, np.int64)
         return self._context
 
+    def width(self, rows: int, least: int = 1) -> int:
+        """The width of a step of `rows` rows by the plan, with at least `least` nodes a row if that is possible."""
+        return self._control.padded(rows, max(least, 1 if self._plan is None else self._plan.width))
+
     def launch(
         self,
         requests: list[Req],
         rows: Rows,
         padding: NDArray[np.int64] | None,
         context: int,
+        width: int,
         *,
         may_draft: bool,
-        least_width: int = 1,
         unites: bool = False,
         model: Callable[[NDArray[np.int64], NDArray[np.float64]], ModelNumbers] | None = None,
     ) -> AheadStep:
         """Launches the host's part of a step of b rows, and the copy of its drafts to the device.
+
+        If the driver refuses the launch, the calling thread waits for the accepted tokens and drafts itself.
 
         Args:
             requests: SGLang's `Req`, one for each row.
             rows: The engine's rows of these requests.
             padding: int64[b], number of tokens in the KV cache that are not in the texts; None: there are none.
             context: What bound() gave.
+            width: What width() gave.
             may_draft: Whether suffix drafts are made.
-            least_width: The least number of nodes of a row that are verified.
             unites: Whether the device unites the drafts with the draft model's trees.
             model: Called with the widths that the next step may have, int64[w], and the seconds of a verification of
                 each, float64[w]. None without a draft model.
 
         Raises:
             ConfigError: The step is larger than the memory.
-            DeviceError: The driver refuses the launch.
         """
-        b, control = len(requests), self._control
-        plan = self.plan(requests)
-        width = control.padded(b, max(least_width, 1 if plan is None else plan.width))
+        b, control, plan = len(requests), self._control, self._plan
         widths = control.candidates(b)
         seconds = control.seconds(b, widths, context)
         numbers = None if model is None else model(widths, seconds)
@@ -274,10 +280,9 @@ class StreamOrder:
             try:
                 self._launch(memory.native)
             except Exception:
-                # The texts get what forwards wrote, and the memory is free again.
+                self._failed("agentspec could not launch drafts in stream order; this step waits for them")
                 self.stream.synchronize()
                 memory.native.run()
-                raise
             if unites:
                 self._staging.copy_packed(b, width)
             else:

@@ -329,9 +329,9 @@ class WidthControl:
         self._rest.planned(planned)
         return planned
 
-    def plan_roots(self, rows: int, context: int) -> tuple[NDArray[np.int32], PlannedStep]:
-        """Like plan(), for a step of roots only. The controller is not asked."""
-        width = padded_width(1, self._widths_for(rows))
+    def plan_roots(self, rows: int, context: int, width: int = 1) -> tuple[NDArray[np.int32], PlannedStep]:
+        """Like plan(), for a step of roots only that has at least `width` nodes a row. The controller is not asked."""
+        width = padded_width(width, self._widths_for(rows))
         tokens = rows * (1 if self.ragged else width)
         planned = PlannedStep(None, rows, width, tokens, context, is_first=self._is_first(rows, width))
         self._rest.planned(planned)

@@ -16,7 +16,7 @@ worker runs the last:
 
 The root and the positions of each row's tree are read on the device from SGLang's own relay, so wrong numbers on the
 host cannot change a token. A failure in parts 1 to 3 costs drafts and nothing else. With several ranks, the first rank
-makes all decisions and broadcasts them.
+makes all decisions, tells them to the others, and gives them its trees.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
 import agentspec
+from agentspec._core import Rows
 from agentspec.drafts import DraftBatch, Source
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.drafting.acceptance_head import find_acceptance_head
@@ -56,6 +57,7 @@ from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging, V
 from agentspec.integrations.sglang.kernels import tree_union
 from agentspec.integrations.sglang.kernels.tree_union import UnionLimits
 from agentspec.integrations.sglang.sglang_types import BatchResult, Req, ScheduleBatch, ServerArgs
+from agentspec.integrations.sglang.stream_order.ranks import Ranks
 from agentspec.integrations.sglang.stream_order.steps import AheadStep, StreamOrder
 from agentspec.integrations.sglang.widths.control import PlannedStep
 from agentspec.integrations.sglang.widths.tiers import WidthTiers
@@ -90,6 +92,31 @@ class _Order:
     num_drafted: NDArray[np.int32] | None = None
     most_context: int = 0
     """Upper bound on the number of tokens in the KV cache, summed over all rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """What all ranks do in a step in stream order."""
+
+    follows: bool
+    """As in _Order."""
+    passes: bool
+    """Whether the draft model's passes run."""
+    width: int
+    most_context: int
+    """As in _Order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prepared:
+    """A step in stream order on the first rank, before its launch."""
+
+    ahead: _Ahead
+    rows: Rows
+    padding: NDArray[np.int64] | None
+    """As in SuffixStep."""
+    fit: NDArray[np.bool_]
+    """[b], the rows that the draft model can draft for."""
 
 
 @dataclass(slots=True)
@@ -153,6 +180,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         self._tp_group = compat.tensor_parallel_group()
         self._tiers = WidthTiers(runner, self._draft_worker)
         self._clock = DeviceClock(self.device)
+        # The ranks that run steps in stream order together, and what launches the host's part on the first one.
+        self._ranks: Ranks | None = None
         self._order: StreamOrder | None = None
         self._step: _Step | AheadStep | None = None
         self._width = 1
@@ -217,7 +246,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
                 "acceptance_head": worker.acceptance is not None,
                 "stop_threshold": "auto" if worker.stop.threshold is None else worker.stop.threshold,
                 "paused": not worker.follows,
-                "drafts_united_on": "host" if self._order is None else "device",
+                "drafts_united_on": "host" if self._ranks is None else "device",
                 **self.policy.describe(),
             },
             "stream_order": None if self._order is None else self._order.describe(),
@@ -234,7 +263,6 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         # Without graphs, the host launches each operation of the verification by itself, and has little to gain.
         may_unite = (
             self._tiers.has_graphs
-            and self._tp_group is None
             and self.policy.plans_ahead
             and self.max_width <= tree_union.MOST_WIDTH
             and tree_union.can_unite(torch.device(self.device))
@@ -247,8 +275,9 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             device=self.device,
             unites=may_unite,
         )
-        if may_unite:
-            self._order = self.suffix.in_stream_order(self._staging, runner, self.spec_v2_attn_backends)
+        self._order, self._ranks = self.suffix.in_stream_order(
+            self._staging, runner, self.spec_v2_attn_backends, may=may_unite
+        )
 
     def clear_cache_pool(self) -> None:
         """Called for `/flush_cache`: forgets finished outputs. Outputs in the store stay there."""
@@ -364,10 +393,11 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             batch: SGLang's `ScheduleBatch`, in decode mode.
         """
         # A grammar walks the tree on the host before the verification.
-        if self._order is not None and not batch.has_grammar:
-            step, trees = self._ahead(batch, self._order)
-            if step is not None:
-                return self._proposed(batch, step.width, self._drafts_of(batch, self._order, step, trees))
+        if self._ranks is not None and not batch.has_grammar:
+            prepared = self._prepared(list(batch.reqs))
+            ahead = self._ranks.agreed(None if prepared is None else prepared.ahead)
+            if ahead is not None:
+                return self._proposed(batch, ahead.width, self._drafts_of(batch, ahead, prepared, self._ranks))
         if self._order is not None:
             self._order.interrupted()
         worker, staging = self._draft_worker, self._staging
@@ -407,15 +437,13 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             seq_lens_cpu=None,
         )
 
-    def _ahead(self, batch: ScheduleBatch, order: StreamOrder) -> tuple[AheadStep | None, LaunchedTrees | None]:
-        """Launches the passes of the draft model, if they were planned, and the suffix drafts in stream order.
-
-        Returns:
-            The step, and the trees of the passes. None and None if that failed; the step then waits for its drafts.
-        """
-        policy, worker = self.policy, self._draft_worker
+    def _prepared(self, requests: list[Req]) -> _Prepared | None:
+        """Decides on the first rank about a step in stream order. None on other ranks, and if that failed; then the step
+        waits for its drafts."""
+        order, worker = self._order, self._draft_worker
+        if order is None:
+            return None
         self.suffix.control.step_begins()
-        requests = list(batch.reqs)
         try:
             rows, padding = self.suffix.begin(requests)
             self._context = order.bound(requests)
@@ -424,28 +452,54 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             if not worker.follows:
                 self._unread.update(requests)
                 self.counters.add("drafter_paused_steps", 1)
-            plan = order.plan(requests)
-            fit = self._fit(requests)
-            trees = None
-            if policy.runs_passes(fit, plan is None or plan.passes):
-                trees = self._launched_passes(batch, 0.0)
+            plan, fit = order.plan(requests), self._fit(requests)
+            passes = self.policy.runs_passes(fit, plan is None or plan.passes)
+            is_tried = passes and (plan is None or not plan.passes)
+            width = order.width(len(requests), worker.shape.steps + 1 if is_tried else 1)
+        except Exception:
+            self.suffix.failed("agentspec could not plan a step in stream order; it waits for its drafts")
+            return None
+        return _Prepared(_Ahead(worker.follows, passes, width, self._context), rows, padding, fit)
+
+    def _launched(
+        self, requests: list[Req], prepared: _Prepared, order: StreamOrder, trees: LaunchedTrees | None
+    ) -> AheadStep | _Step:
+        """Launches the suffix drafts of a step in stream order, and their union with the draft model's trees. On failure
+        the step has roots only."""
+        rids, ahead = [request.rid for request in requests], prepared.ahead
+        try:
             step = order.launch(
                 requests,
-                rows,
-                padding,
-                self._context,
+                prepared.rows,
+                prepared.padding,
+                ahead.most_context,
+                ahead.width,
                 may_draft=self.suffix.may_draft_now,
-                least_width=1 if trees is None or (plan is not None and plan.passes) else worker.shape.steps + 1,
                 unites=trees is not None,
-                model=partial(self._model_numbers, [request.rid for request in requests], order.lengths, fit),
+                model=partial(self._model_numbers, rids, order.lengths, prepared.fit),
             )
         except Exception:
-            self.suffix.failed("agentspec could not launch drafts in stream order; this step waits for them")
-            return None, None
+            self.suffix.failed("agentspec could not launch drafts in stream order; this step verifies roots only")
+            return self._roots(requests, rids, ahead.width, order)
+        order.join(step)
         if trees is not None:
-            step.planned.drafter_seconds = policy.costs.draft(len(requests))
-        self._step = step
-        return step, trees
+            step.planned.drafter_seconds = self.policy.costs.draft(len(requests))
+            config, factor = self.policy.config, self.policy.calibration.factor
+            limits = UnionLimits(ahead.width, single_precision(config.min_token_prob), single_precision(factor))
+            step.report = self._staging.unite(trees.on_device, limits)
+        return step
+
+    def _roots(self, requests: list[Req], rids: list[str], width: int, order: StreamOrder) -> _Step:
+        """A step of roots, padded to the width that all ranks expect."""
+        b = len(requests)
+        order.interrupted()
+        self.suffix.guarded(self.suffix.catch_up)
+        suffix = self.suffix.nothing(requests)
+        step = _Step(rids, suffix, Choice(np.zeros(b, np.bool_), 0.0), suffix.drafts)
+        step.num_drafted, step.planned = self.suffix.control.plan_roots(b, suffix.context, width)
+        self._staging.build(suffix.drafts, width, step.num_drafted)
+        self._staging.copy_trees(b, width)
+        return step
 
     def _model_numbers(
         self,
@@ -473,19 +527,21 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         )
 
     def _drafts_of(
-        self, batch: ScheduleBatch, order: StreamOrder, step: AheadStep, trees: LaunchedTrees | None
+        self, batch: ScheduleBatch, ahead: _Ahead, prepared: _Prepared | None, ranks: Ranks
     ) -> VerifyTensors:
-        """The trees to verify, on the device. The current stream waits for the step's drafts."""
+        """Launches the drafts of a step in stream order. Returns the trees to verify, which the device makes of them."""
+        requests, staging, width = list(batch.reqs), self._staging, ahead.width
+        self._draft_worker.follows = ahead.follows
+        trees = self._launched_passes(batch, 0.0) if ahead.passes else None
         # The tree mask is written to the memory that this width's graphs read.
-        self._use_width(step.width)
-        order.join(step)
-        roots, total = batch.spec_info.bonus_tokens[:, None], step.planned.context
-        if trees is None:
-            return self._staging.laid_out(len(batch.reqs), step.width, batch.seq_lens, roots, total=total)
-        config, factor = self.policy.config, self.policy.calibration.factor
-        limits = UnionLimits(step.width, single_precision(config.min_token_prob), single_precision(factor))
-        tensors, step.report = self._staging.united(trees.on_device, limits, batch.seq_lens, roots, total=total)
-        return tensors
+        self._use_width(width)
+        if self._order is None or prepared is None:
+            staging.ahead()
+        else:
+            self._step = self._launched(requests, prepared, self._order, trees)
+        ranks.share(len(requests), width)
+        roots = batch.spec_info.bonus_tokens[:, None]
+        return staging.laid_out(len(requests), width, batch.seq_lens, roots, total=ahead.most_context)
 
     def _ordered(self, batch: ScheduleBatch) -> _Order:
         """Decides on the first rank whether the passes run. Without passes, the order also holds the trees to verify."""

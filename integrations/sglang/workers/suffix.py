@@ -16,7 +16,7 @@ ended.
 
 Correctness does not depend on the engine: roots and positions are read on the device from SGLang's own relay, and
 everything else is only a proposal. If parts 1 to 3 fail, each row keeps only its root. With several ranks, the first
-rank drafts and broadcasts the trees.
+rank drafts, and gives its trees to the others.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from agentspec.integrations.sglang.drafting.rows import DraftedStep
 from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter, SuffixStep
 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging, VerifyTensors, grammar_mask
 from agentspec.integrations.sglang.sglang_types import BatchResult, NgramDraftInput, Req, ScheduleBatch, ServerArgs
+from agentspec.integrations.sglang.stream_order.ranks import Ranks
 from agentspec.integrations.sglang.stream_order.steps import AheadStep, StreamOrder
 from agentspec.integrations.sglang.widths.control import PlannedStep
 from agentspec.integrations.sglang.widths.tiers import WidthTiers
@@ -97,6 +98,8 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             self.suffix.control.measure_peaks(self.device, config.dtype, int(config.hidden_size))
         self._tp_group = compat.tensor_parallel_group()
         self._knows_no_lengths = compat.leave_lengths_to_worker(self.model_runner)
+        # The ranks that run steps in stream order together, and what launches the host's part on the first one.
+        self._ranks: Ranks | None = None
         self._order: StreamOrder | None = None
         self._step: _Step | AheadStep | None = None
         self._pending: deque[_Step | AheadStep] = deque()
@@ -136,10 +139,12 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             full_mask=compat.full_mask_by_default(),
             device=self.device,
         )
-        if self._knows_no_lengths and self._tp_group is None and self._tiers.has_graphs:
-            self._order = self.suffix.in_stream_order(
-                self._staging, self.model_runner, (self.model_runner.attn_backend,)
-            )
+        self._order, self._ranks = self.suffix.in_stream_order(
+            self._staging,
+            self.model_runner,
+            (self.model_runner.attn_backend,),
+            may=self._knows_no_lengths and self._tiers.has_graphs,
+        )
 
     def clear_cache_pool(self) -> None:
         """Called for `/flush_cache`: forgets finished outputs. Outputs in the store stay there."""
@@ -190,7 +195,9 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             self._set_width(self.max_width)
             self._tiers.use(self.max_width)
         step = self._step
-        assert step is not None
+        if step is None:
+            self._widen(result.next_draft_input, width)
+            return result
         if isinstance(step, AheadStep):
             self._clock.stop(self._started, step.planned.took)
             step.read = self.suffix.accepted.verified(step.requests, step.rows, step.padding, result)
@@ -226,13 +233,13 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         relayed: NgramDraftInput = batch.spec_info
         accepted, lens = relayed.accept_tokens.view(len(batch.reqs), -1), relayed.accept_lens
         # A grammar walks the tree on the host before the verification.
-        if self._order is not None and not batch.has_grammar:
-            step = self._ahead(batch, self._order)
-            if step is not None:
-                self._order.join(step)
+        if self._ranks is not None and not batch.has_grammar:
+            agreed = self._ahead(list(batch.reqs), self._ranks)
+            if agreed is not None:
+                width, context = agreed
                 self._started = self._clock.start()
-                rows, context = len(batch.reqs), step.planned.context
-                tensors = self._staging.laid_out(rows, step.width, batch.seq_lens, accepted, lens, total=context)
+                rows = len(batch.reqs)
+                tensors = self._staging.laid_out(rows, width, batch.seq_lens, accepted, lens, total=context)
                 self._set_verify_input(batch, tensors)
                 return
         if self._order is not None:
@@ -244,21 +251,36 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         tensors = self._staging.tensors(batch.seq_lens, accepted, lens, total=context)
         self._set_verify_input(batch, tensors, self._staging.arrays)
 
-    def _ahead(self, batch: ScheduleBatch, order: StreamOrder) -> AheadStep | None:
-        """Launches the drafts of a step in stream order; None if that failed."""
-        self.suffix.control.step_begins()
-        requests = list(batch.reqs)
-        try:
-            rows, padding = self.suffix.begin(requests)
-            context = order.bound(requests)
-            step = order.launch(requests, rows, padding, context, may_draft=self.suffix.may_draft_now)
-        except Exception:
-            self.suffix.failed("agentspec could not launch drafts in stream order; this step waits for them")
+    def _ahead(self, requests: list[Req], ranks: Ranks) -> tuple[int, int] | None:
+        """Launches the drafts of a step in stream order, and their way to the other ranks.
+
+        Returns:
+            The step's width and an upper bound on the number of tokens in the KV cache over all rows, the same on all
+            ranks; None if the first rank failed, so that the step waits for its drafts.
+        """
+        step = None
+        if (order := self._order) is not None:
+            self.suffix.control.step_begins()
+            try:
+                rows, padding = self.suffix.begin(requests)
+                context = order.bound(requests)
+                order.plan(requests)
+                width = order.width(len(requests))
+                step = order.launch(requests, rows, padding, context, width, may_draft=self.suffix.may_draft_now)
+            except Exception:
+                self.suffix.failed("agentspec could not launch drafts in stream order; this step waits for them")
+        agreed = ranks.agreed(None if step is None else (step.width, step.planned.context))
+        if agreed is None:
             return None
-        self._step = step
-        self._set_width(step.width)
-        self._tiers.use(step.width)
-        return step
+        self._step, (width, context) = step, agreed
+        if order is None:
+            self._staging.ahead()
+        elif step is not None:
+            order.join(step)
+        self._set_width(width)
+        self._tiers.use(width)
+        ranks.share(len(requests), width)
+        return width, context
 
     def _ordered(self, batch: ScheduleBatch) -> tuple[int, int]:
         """Makes the step and builds the trees to verify. The result is the same on all ranks.

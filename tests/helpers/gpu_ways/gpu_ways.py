@@ -9,8 +9,10 @@ Put this folder on PYTHONPATH and name the switches in the variable GPU_WAYS, se
     fixed-relay          The first prefill decides which fields the relay between steps carries, as in SGLang 0.5.17. A
                          later step with fewer fields is an error; additional fields are dropped.
     checked-relay        Reading a row of the relay twice, or before it was written, is an error, as in SGLang's own CI.
+    failing-steps        Of the launches of steps in stream order, some fail, and some steps fail in their host function.
 
-If GPU_WAYS_STEPS names a folder, each rank writes a checksum of the inputs of every forward there.
+If GPU_WAYS_STEPS names a folder, each rank writes a checksum of the inputs of every forward there. A server that
+emulates a device can have the last switch and this log.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-SWITCHES = ("no-host-lengths", "reused-outputs", "fixed-relay", "checked-relay")
+SWITCHES = ("no-host-lengths", "reused-outputs", "fixed-relay", "checked-relay", "failing-steps")
 _OUTPUTS = ("next_token_logits", "hidden_states")
 
 
@@ -48,8 +50,16 @@ def register() -> None:
         HookRegistry.register(f"{relay}.stash", _stash_as_fixed, HookType.AROUND)
     if "checked-relay" in wanted:
         HookRegistry.register(f"{relay}.__init__", _make_checked, HookType.AROUND)
+    if "failing-steps" in wanted:
+        order = "agentspec.integrations.sglang.stream_order.steps.StreamOrder.launch"
+        HookRegistry.register(order, FailingSteps().launch, HookType.AROUND)
     if os.environ.get("GPU_WAYS_STEPS"):
-        HookRegistry.register(forward, StepLog(Path(os.environ["GPU_WAYS_STEPS"])).forward, HookType.AROUND)
+        log = StepLog(Path(os.environ["GPU_WAYS_STEPS"]))
+        if os.environ.get("EMULATED_DEVICE"):
+            emulated = "agentspec.integrations.emulated_device.models.model.Forwards.forward"
+            HookRegistry.register(emulated, log.emulated_forward, HookType.AROUND)
+        else:
+            HookRegistry.register(forward, log.forward, HookType.AROUND)
 
 
 def _want_no_host_lengths(result: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
@@ -113,6 +123,26 @@ def _make_checked(original: Any, relay: Any, *args: Any, **kwargs: Any) -> None:
     original(relay, *args, **kwargs)
 
 
+class FailingSteps:
+    """Every 16th launch raises. In every other 16th, the host function gets tokens that it cannot read."""
+
+    def __init__(self) -> None:
+        self._launches = 0
+
+    def launch(self, original: Any, order: Any, *args: Any, **kwargs: Any) -> Any:
+        self._launches += 1
+        if self._launches % 16 == 0:
+            raise RuntimeError("failed by a test")
+        if self._launches % 16 == 8:
+            take = order._accepted.take
+            order._accepted.take = lambda: [(rows, table[:, :1].copy(), None, None) for rows, table, _, _ in take()]
+            try:
+                return original(order, *args, **kwargs)
+            finally:
+                order._accepted.take = take
+        return original(order, *args, **kwargs)
+
+
 class StepLog:
     """Writes a line for each forward of this process: its model, its kind, its number of tokens, and a checksum."""
 
@@ -120,7 +150,16 @@ class StepLog:
         self._folder = folder
         self._file: Any = None
 
+    def emulated_forward(self, original: Any, forwards: Any, runner: Any, forward_batch: Any) -> Any:
+        with forwards.work.left_out():
+            self._write(runner, forward_batch)
+        return original(forwards, runner, forward_batch)
+
     def forward(self, original: Any, runner: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
+        self._write(runner, forward_batch)
+        return original(runner, forward_batch, *args, **kwargs)
+
+    def _write(self, runner: Any, forward_batch: Any) -> None:
         import torch.distributed
 
         if self._file is None:
@@ -143,4 +182,3 @@ class StepLog:
         mode, rows, tokens = forward_batch.forward_mode.name, forward_batch.batch_size, len(forward_batch.input_ids)
         lengths = "" if forward_batch.seq_lens_cpu is None else " host lengths"
         self._file.write(f"{name} {mode} {rows} rows {tokens} tokens {checksum:08x}{lengths}\n")
-        return original(runner, forward_batch, *args, **kwargs)

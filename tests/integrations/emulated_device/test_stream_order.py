@@ -1,7 +1,11 @@
-"""Servers whose steps run in stream order: recorded answers come whole while other requests are aborted."""
+"""Servers whose steps run in stream order: recorded answers come whole while other requests are aborted.
+
+With two ranks, some steps fail on the first one, and both ranks run the same forwards nevertheless.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from server_parity import GPU_WAYS, steps_of_ranks
 
 from agentspec.integrations.emulated_device.models.simulated_head import VARIABLE as HEAD_VARIABLE
 from agentspec.integrations.servers.server import Server
@@ -28,17 +33,39 @@ HEAD = (
 REQUESTS, CLIENTS, SECONDS = 60, 12, 60.0
 
 
-@pytest.fixture(scope="module", params=["suffix", "hybrid"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(
+def _server(system: str, folder: Path, *arguments: str, **variables: str) -> Server:
+    return Server(
         MODELS / "tiny-sql",
         "AGENTSPEC",
-        log=tmp_path_factory.mktemp("ahead") / "log",
-        arguments=HEAD if request.param == "hybrid" else (),
-        environment={HEAD_VARIABLE: "0.7"},
+        log=folder / "log",
+        arguments=(*(HEAD if system == "hybrid" else ()), *arguments),
+        environment={HEAD_VARIABLE: "0.7", **variables},
         emulate="h200-8b",
-    ) as started:
+    )
+
+
+@pytest.fixture(scope="module", params=["suffix", "hybrid"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with _server(request.param, tmp_path_factory.mktemp("ahead")) as started:
         yield started
+
+
+@pytest.fixture(scope="module", params=["suffix", "hybrid"])
+def ranked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
+    """A server with two ranks, of whose steps some fail, and the folder in which each rank records its forwards."""
+    folder = tmp_path_factory.mktemp("ranks")
+    variables = {
+        "GPU_WAYS": "failing-steps",
+        "GPU_WAYS_STEPS": str(folder / "steps"),
+        # On a busy machine, threads that wait for each other make a step many times as long.
+        "OMP_NUM_THREADS": "1",
+        "SGLANG_CPU_OMP_THREADS_BIND": "0|1",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(GPU_WAYS)])))
+        made = _server(request.param, folder, "--tp", "2", **variables)
+        with made as started:
+            yield started, folder / "steps"
 
 
 class Drawn:
@@ -89,7 +116,8 @@ def _state(server: Server) -> dict[str, Any]:
     return state
 
 
-def test_recorded_answers_come_whole_while_other_requests_are_aborted(server: Server) -> None:
+def _assert_answers(server: Server) -> None:
+    """Asks for the drawn answers and checks them."""
     with ThreadPoolExecutor(CLIENTS) as clients:
         found = list(clients.map(lambda number: _asked(server, number), range(REQUESTS)))
     whole = 0
@@ -100,6 +128,10 @@ def test_recorded_answers_come_whole_while_other_requests_are_aborted(server: Se
         whole += len(tokens) == len(answer)
     assert 0.5 * REQUESTS < whole < REQUESTS, "some were aborted, and some before their end"
     server.check_replay(wanted=True)
+
+
+def test_recorded_answers_come_whole_while_other_requests_are_aborted(server: Server) -> None:
+    _assert_answers(server)
     state = _state(server)
     assert state["emulated"]["mixed_operations"] == state["emulated"]["unordered_operations"] == {}
     ours = state["agentspec"]
@@ -123,3 +155,28 @@ def test_requests_that_were_aborted_leave_nothing_behind(server: Server) -> None
     engine = _state(server)["agentspec"]["engine"]
     assert engine["open_requests"] <= 1, "the last one may still be closing"
     assert engine["outputs"] <= 1
+
+
+def test_two_ranks_run_the_same_forwards_and_wait_for_nothing(ranked: tuple[Server, Path]) -> None:
+    server, folder = ranked
+    _assert_answers(server)
+    state = _state(server)
+    emulated, ours = state["emulated"], state["agentspec"]
+    assert emulated["mixed_operations"] == emulated["unordered_operations"] == {}
+    assert ours["stream_order"] is not None and ours["stream_order"]["plan"]["ms"] > 0.0
+    counters = ours["counters"]
+    assert counters["drafted_tokens"] > counters["accepted_tokens"] > 0
+    # Of 16 launches, one fails, and so does one host function.
+    assert emulated["host_functions"] > 0.8 * counters["steps"]
+    assert counters["draft_errors"] >= counters["steps"] // 8 - 1
+    if "drafter" in ours:
+        assert ours["drafter"]["drafts_united_on"] == "device"
+        assert counters["drafter_steps"] > 0
+    first, second = steps_of_ranks(folder)
+    for number, (one, other) in enumerate(zip(first, second, strict=True)):
+        assert one == other, f"forward {number}"
+    verified = [step for step in second if "TARGET_VERIFY" in step]
+    waited = [step for step in verified if step.endswith("host lengths")]
+    assert len(verified) == counters["steps"]
+    assert len(waited) <= len(verified) / 4, "steps in stream order leave the lengths on the device"
+    assert emulated["by_name"]["broadcast"] >= len(verified) - len(waited)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server_parity import ALL_GPU_WAYS, GPU_WAYS, Reference, assert_parity, assert_survives_aborts
+from server_parity import ALL_GPU_WAYS, GPU_WAYS, Reference, assert_parity, assert_survives_aborts, steps_of_ranks
 
 from agentspec.evals.parity.servers import Variant, check_drafted, check_variant, parity_server
 from agentspec.integrations.servers.server import Server
@@ -44,20 +43,8 @@ def test_ranks_run_the_same_forwards_also_where_clients_abort(
 ) -> None:
     _, server, folder = ranked
     assert_survives_aborts(server, short_reference, 60)
-    first, second = _steps(folder)
+    first, second = steps_of_ranks(folder)
     assert any("TARGET_VERIFY" in step for step in first)
     assert len(first) > 100
     for number, (one, other) in enumerate(zip(first, second, strict=True)):
         assert one == other, f"forward {number}"
-
-
-def _steps(folder: Path) -> tuple[list[str], list[str]]:
-    """The forwards of both ranks, read once the server is idle and both have recorded them."""
-    last: tuple[list[str], list[str]] | None = None
-    for _ in range(100):
-        first, second = ((folder / f"rank-{rank}.txt").read_text().splitlines() for rank in range(2))
-        if (first, second) == last and len(first) == len(second):
-            break
-        last = first, second
-        time.sleep(0.2)
-    return first, second

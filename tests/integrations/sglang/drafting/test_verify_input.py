@@ -130,9 +130,8 @@ def test_drafts_that_are_written_ahead_are_united_with_room_to_spare() -> None:
             packed[7 + first * room :][:5] = part
         memory.copy_packed(2, width)
         packed[:] = -99  # The device has its copy.
-        tensors, report = memory.united(
-            model, UnionLimits(width, 0.0, 1.0), SEQ_LENS, torch.tensor([[7], [5]]), total=int(SEQ_LENS.sum())
-        )
+        report = memory.unite(model, UnionLimits(width, 0.0, 1.0))
+        tensors = memory.laid_out(2, width, SEQ_LENS, torch.tensor([[7], [5]]), total=int(SEQ_LENS.sum()))
         assert tensors.tokens.tolist() == [7, 8, 9, 4, 3, 0, 5, 0, 0, 0, 0, 0]
         assert tensors.positions.view(2, width)[0, :5].tolist() == [3, 4, 5, 4, 5]
         assert report[:, 0].tolist() == [4, 0], "drafted nodes of each row"
