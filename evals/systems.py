@@ -60,8 +60,7 @@ def fixed_length(length: int) -> System:
     return System(
         f"agentspec, {length} tokens",
         "AGENTSPEC",
-        ("--agentspec-controller", "fixed"),
-        {"AGENTSPEC_CONTROLLER_LENGTH": str(length)},
+        ("--agentspec-baseline", f"fixed:length={length}"),
     )
 
 
@@ -124,16 +123,15 @@ def _hybrid(label: str, **settings: str) -> System:
 # Suffix drafts and those of a draft model in one batch, by the rule that chooses between them.
 HYBRIDS = {
     "hybrid": _hybrid("agentspec + EAGLE-3"),
-    "hybrid-score": _hybrid("agentspec + EAGLE-3, SCORE > tau", rule="suffixdecoding", hybrid_rule="score"),
-    "hybrid-match-length": _hybrid("agentspec + EAGLE-3, match length", hybrid_rule="match-length"),
+    "hybrid-score": _hybrid("agentspec + EAGLE-3, SCORE > tau", baseline="suffixdecoding"),
+    "hybrid-match-length": _hybrid("agentspec + EAGLE-3, match length", baseline="match-length"),
     "hybrid-standalone": System("agentspec + STANDALONE", "AGENTSPEC", _STANDALONE),
 }
 
 
-def _controlled(label: str, controller: str, length_model: str = "chain", *, needs_profile: bool = False) -> System:
+def _controlled(label: str, baseline: str, *, needs_profile: bool = False) -> System:
     """Suffix drafts, whose lengths a controller chooses."""
-    variables = {"AGENTSPEC_CONTROLLER": controller, "AGENTSPEC_CONTROLLER_LENGTH_MODEL": length_model}
-    return System(label, "AGENTSPEC", (), variables, needs_profile)
+    return System(label, "AGENTSPEC", (), {"AGENTSPEC_BASELINE": baseline}, needs_profile)
 
 
 def with_profile(system: System, profile: Path) -> System:
@@ -144,12 +142,12 @@ def with_profile(system: System, profile: Path) -> System:
 # The rules that the papers' controllers decide by.
 RIVAL_CONTROLLERS = {
     "smartspec": _controlled("agentspec, SmartSpec's chains", "smartspec"),
-    "smartspec-tree": _controlled("agentspec, SmartSpec's trees", "smartspec", "tree"),
-    "smartspec-confidence": _controlled("agentspec, SmartSpec by confidence", "smartspec", "confidence"),
+    "smartspec-tree": _controlled("agentspec, SmartSpec's trees", "smartspec:length_model=tree"),
+    "smartspec-confidence": _controlled("agentspec, SmartSpec by confidence", "smartspec:length_model=confidence"),
     "batch-table": _controlled("agentspec, lengths by batch size", "batch-table", needs_profile=True),
     "roofline": _controlled("agentspec, roofline", "roofline", needs_profile=True),
     **{f"fixed-{length}": fixed_length(length) for length in (2, 4, 7, 11, 15)},
-    "fixed": System("agentspec, all that is drafted", "AGENTSPEC", ("--agentspec-controller", "fixed")),
+    "fixed": System("agentspec, all that is drafted", "AGENTSPEC", ("--agentspec-baseline", "fixed")),
 }
 
 
@@ -159,7 +157,7 @@ def _model_alone(drafter: tuple[str, ...], label: str, steps: int, **variables: 
     The plugin's own drafting loop makes them, because the native one of the CPU kernels ends no drafts row by row.
     """
     words = ("--speculative-num-steps", str(steps), "--speculative-eagle-topk", "1", "--agentspec-tau", "inf")
-    arguments = (*drafter, *words, "--agentspec-min-token-prob", "0", "--agentspec-controller", "fixed")
+    arguments = (*drafter, *words, "--agentspec-min-token-prob", "0", "--agentspec-baseline", "fixed")
     return System(label, "AGENTSPEC", arguments, {**_NO_SHORTCUT, **variables})
 
 
@@ -188,7 +186,7 @@ STOPPING = {
 def tau_sweep(head: tuple[str, ...]) -> dict[str, System]:
     """SuffixDecoding's hybrid beside EAGLE-3 by its threshold tau (table 3 of its appendix), in drafted tokens."""
     return {
-        f"tau-{tau}": _published(head, f"SuffixDecoding + EAGLE-3, tau {tau}", tau=tau)
+        f"tau-{tau}": hybrid_with(head, f"SuffixDecoding + EAGLE-3, tau {tau}", baseline=f"suffixdecoding:tau={tau}")
         for tau in ("0", "1", "2", "4", "6", "inf")
     }
 
@@ -196,14 +194,11 @@ def tau_sweep(head: tuple[str, ...]) -> dict[str, System]:
 def alpha_sweep(head: tuple[str, ...]) -> dict[str, System]:
     """SuffixDecoding's drafts alone by alpha, drafted tokens per token of the match (table 4 of its appendix)."""
     return {
-        f"alpha-{alpha}": _published(head, f"SuffixDecoding, alpha {alpha}", tau="0", alpha=alpha)
+        f"alpha-{alpha}": hybrid_with(
+            head, f"SuffixDecoding, alpha {alpha}", baseline=f"suffixdecoding:tau=0,alpha={alpha}"
+        )
         for alpha in ("1", "2", "4", "8")
     }
-
-
-def _published(head: tuple[str, ...], label: str, **settings: str) -> System:
-    """SuffixDecoding's drafts and its choice between them and the draft model's."""
-    return hybrid_with(head, label, rule="suffixdecoding", hybrid_rule="score", **settings)
 
 
 SWEEPS = {**tau_sweep(_EAGLE3), **alpha_sweep(_EAGLE3)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import re
@@ -20,7 +19,7 @@ from every import every
 
 from agentspec.cli import main
 from agentspec.integrations.sglang import setting_sources
-from agentspec.integrations.sglang.settings import FIELDS
+from agentspec.integrations.sglang.settings import FIELDS, FLAGS, MEASUREMENTS, flag_of
 
 ROOT = Path(__file__).parents[1]
 ALL_PAGES = sorted(
@@ -110,7 +109,7 @@ def test_every_command_exists_with_its_flags(command: Command) -> None:
     known = help_of(*name)
     for flag in flags_of(command.words):
         if flag.startswith("--agentspec-"):
-            assert flag in setting_flags(), flag
+            assert flag in shown_flags(), flag
         elif not PASSES_ON & set(name):
             assert re.search(rf"(^|[\s\[,|]){re.escape(flag)}([\s\],=|]|$)", known), f"{flag} of {' '.join(name)}"
 
@@ -120,30 +119,24 @@ def test_commands_were_found() -> None:
     assert {"report", "eval", "store", "agentspec.workflows.swe"} <= {word for one in commands() for word in one.words}
 
 
-@cache
-def setting_flags() -> set[str]:
-    parser = argparse.ArgumentParser()
-    setting_sources.add_flags(parser)
-    return {option for action in parser._actions for option in action.option_strings}
+def shown_flags() -> set[str]:
+    """The flags without those that are only there to be refused."""
+    return {setting_sources.CONFIG_FLAG, *map(flag_of, FLAGS)}
 
 
 @every("page", PAGES)
 def test_every_setting_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert set(SETTING.findall(text)) <= setting_flags()
+    assert set(SETTING.findall(text)) <= shown_flags()
     variables = {word.removeprefix("AGENTSPEC_").lower() for word in re.findall(r"\bAGENTSPEC_[A-Z_]+[A-Z]\b", text)}
-    assert variables <= {*FIELDS, "config", "store_password", "store_key", "namespace_key"}
+    assert variables <= {*FIELDS, *MEASUREMENTS, "config", "store_password", "store_key", "namespace_key"}
 
 
-def test_the_page_of_settings_has_them_all() -> None:
+def test_the_page_of_settings_has_every_flag_and_leads_to_the_rest() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    flags = {
-        flag.removeprefix("--agentspec-").replace("-", "_")
-        for flag in re.findall(r"^\| `(--agentspec-[a-z-]+)`", text, re.MULTILINE)
-    }
-    keys = set(re.findall(r"^\| `([a-z_]+)` \|", text, re.MULTILINE))
-    assert flags | keys >= set(FIELDS)
-    assert not flags & keys
+    flags = re.findall(r"^\| `(--agentspec-[a-z-]+)`", text, re.MULTILINE)
+    assert sorted(flags) == sorted([setting_sources.CONFIG_FLAG, *map(flag_of, FLAGS)])
+    assert "(configuration-table.md)" in text
 
 
 @every("page", ALL_PAGES)

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--calls",
         type=Path,
         metavar="PATH",
-        help="with --model: also find the fastest draft length for each batch size, for --agentspec-controller "
+        help="with --model: also find the fastest draft length for each batch size, for --agentspec-baseline "
         "batch-table, by answering the prompts of this log, of any format that agentspec report reads",
     )
     add(
@@ -340,11 +340,10 @@ def _server(
     variables: dict[str, str] = {}
     if width:
         arguments += ["--speculative-num-draft-tokens", str(max(width, 2))]
-        arguments += ["--agentspec-controller", "sweep" if sweep else "fixed"]
+        arguments += ["--agentspec-baseline", "sweep" if sweep else f"fixed:length={width - 1}"]
         variables = {
             "AGENTSPEC_PROFILING": "true",
             "AGENTSPEC_WIDTHS": ",".join(map(str, plan.widths)) if sweep else "auto" if width == 1 else "one",
-            "AGENTSPEC_CONTROLLER_LENGTH": str(width - 1),
         }
     if draft_model:
         arguments += ["--speculative-draft-model-path", str(draft_model), "--agentspec-tau", "inf"]

@@ -18,6 +18,7 @@ from agentspec.integrations.sglang.setting_sources import (
 from agentspec.integrations.sglang.settings import (
     FIELDS,
     FLAGS,
+    MEASUREMENTS,
     Settings,
     default_of,
     flag_of,
@@ -31,6 +32,12 @@ _MARKDOWN_HEAD = f"""\
 
 `agentspec settings --markdown` writes this page. A flag wins over an environment variable, a variable over the settings
 file (`{CONFIG_FLAG} FILE`), and the file over the default. Unknown names and values out of range stop the server at start.
+"""
+
+_MEASUREMENTS_HEAD = """\
+## For measurements
+
+Only measurements and tests of agentspec need these variables. They are neither flags nor keys of the file.
 """
 
 
@@ -65,19 +72,28 @@ def rows() -> list[Row]:
     ]
 
 
+def measurement_rows() -> list[Row]:
+    """The variables for measurements."""
+    return [Row("", "", variable_of(name), requirement(name), default_of(name), meaning(name)) for name in MEASUREMENTS]
+
+
 def as_markdown() -> str:
-    """A page with one table."""
+    """A page with a table of the settings and one of the variables for measurements."""
     lines = ["| key of the file | flag | variable | type | default | meaning |", "|---|---|---|---|---|---|"]
     for row in rows():
         names = (f"`{name}`" if name else "" for name in (row.key, row.flag, row.variable))
         lines.append(f"| {' | '.join((*names, row.type, row.default, row.meaning))} |")
-    return "\n".join([_MARKDOWN_HEAD, *lines]) + "\n"
+    measured = ["| variable | type | default | meaning |", "|---|---|---|---|"]
+    measured += [f"| `{row.variable}` | {row.type} | {row.default} | {row.meaning} |" for row in measurement_rows()]
+    return "\n".join([_MARKDOWN_HEAD, *lines, "", _MEASUREMENTS_HEAD, *measured]) + "\n"
 
 
 def as_schema() -> dict[str, Any]:
     """The JSON schema of the settings file. Each key has its variable too, and its flag if there is one."""
     schema = Settings.model_json_schema()
     schema["description"] = "Settings of the SGLang plugin."
+    for name in MEASUREMENTS:
+        del schema["properties"][name]
     for name, of in schema["properties"].items():
         of["description"] = meaning(name)
         of["variable"] = variable_of(name)
@@ -87,11 +103,13 @@ def as_schema() -> dict[str, Any]:
 
 
 def as_text() -> str:
-    """The settings for a terminal."""
+    """The settings for a terminal, and after them the variables for measurements."""
     blocks = []
-    for row in rows():
+    measured = set(map(variable_of, MEASUREMENTS))
+    for row in (*rows(), *measurement_rows()):
         ways = ", ".join(filter(None, (row.flag, row.variable)))
-        told = textwrap.fill(row.meaning, 100, initial_indent="    ", subsequent_indent="    ")
+        purpose = "For measurements only. " if row.variable in measured else ""
+        told = textwrap.fill(purpose + row.meaning, 100, initial_indent="    ", subsequent_indent="    ")
         blocks.append(f"{ways} ({row.type}; default {row.default})\n{told}")
     return "\n".join(blocks) + "\n"
 

@@ -138,7 +138,7 @@ def threshold_report(plan: ThresholdPlan) -> ThresholdReport:
     arguments = [
         "--speculative-draft-model-path", str(plan.draft_model), "--speculative-num-steps", str(plan.steps),
         "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", str(plan.steps + 1),
-        "--agentspec-tau", "inf", "--agentspec-min-token-prob", "0", "--agentspec-controller", "fixed",
+        "--agentspec-tau", "inf", "--agentspec-min-token-prob", "0", "--agentspec-baseline", "fixed",
         "--max-running-requests", str(plan.rows), "--skip-server-warmup", *plan.rest,
     ]  # fmt: skip
     variables = {"AGENTSPEC_PROFILING": "true", "AGENTSPEC_STOP_THRESHOLD": "1", "AGENTSPEC_WIDTHS": "one"}

@@ -40,7 +40,7 @@ def check_controller(block: Mapping[str, Any], changed: Change) -> Iterator[Find
             "more tokens takes too long",
             remedy="if the prediction is far from what is observed, measure this machine: `agentspec profile`, then "
             "--agentspec-profile FILE; if acceptance is, fit estimates to your logs: `agentspec tune`; to see what "
-            "drafts would bring, serve with --agentspec-controller fixed for a while",
+            "drafts would bring, serve with --agentspec-baseline fixed for a while",
         )
         return
     measured = control.get("measured_steps", 0)

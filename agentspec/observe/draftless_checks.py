@@ -17,9 +17,6 @@ _MANY = 0.5
 _MAJOR = 0.25
 """A reason is reported if it explains at least this share of the rows without a draft."""
 _LOW_ACCEPTANCE = 0.1
-
-_TAIL = 16
-"""The default number of tokens that the engine keeps of a prompt's end."""
 _FAULTS = ("breaker", "failed", "refused", "no_memory")
 
 
@@ -38,7 +35,7 @@ _ADVICE = {
     ),
     "no_match_at_start": _Advice(
         means="an answer's first tokens find nothing: the end of its prompt is not what stood before earlier answers, of "
-        "which {tail} tokens are kept",
+        "which 16 tokens are kept",
         remedy="let prompts of one kind end alike, as with the template's own words: their answers then have drafts from "
         "the first token on",
     ),
@@ -81,7 +78,7 @@ _ADVICE = {
     "failed": _Advice(means="drafting failed in these steps", remedy=_LOG_HAS_IT),
     "cut_by_controller": _Advice(
         means="there were drafts, but by estimates and costs verifying them does not pay",
-        remedy="see the finding `controller`; --agentspec-controller fixed verifies all that is drafted",
+        remedy="see the finding `controller`; --agentspec-baseline fixed verifies all that is drafted",
     ),
     "left_by_policy": _Advice(
         means="the rows were left to the draft model, which made no draft",
@@ -142,13 +139,10 @@ def _reason(reason: str, n: int, rows: int, block: Mapping[str, Any]) -> Finding
     engine = block.get("engine") or {}
     known = {
         "evicted": engine.get("evicted_outputs", 0),
-        "tail": settings.get("prompt_tail", 16),
         "field": settings.get("namespace_from", "auto"),
         "probability": f"{block['min_token_prob']:.2g}" if "min_token_prob" in block else "?",
     }
     advice = _ADVICE.get(reason, _Advice(means="", remedy=""))
-    if reason == "no_match_at_start" and known["tail"] < _TAIL:
-        advice = advice._replace(remedy=f"AGENTSPEC_PROMPT_TAIL={_TAIL}: the tail kept is too short")
     return Finding(
         severity=Severity.ERROR if reason in _FAULTS else Severity.WARNING,
         name=f"no-draft-{reason.replace('_', '-')}",

@@ -78,7 +78,7 @@ def _replay() -> Finding:
         name="replay",
         seen="the server was started with AGENTSPEC_REPLAY",
         means="the model's own answers are overwritten with recorded ones, which is for measurements only",
-        remedy="unset the variable AGENTSPEC_REPLAY, or drop the key replay of the settings file",
+        remedy="unset the variable AGENTSPEC_REPLAY",
     )
 
 
@@ -143,8 +143,7 @@ def _breaker(block: Mapping[str, Any], changed: Change) -> Iterator[Finding]:
             name="breaker",
             seen=f"it is open, for the {breaker.get('openings')}. time",
             means="drafting failed several times in a row and pauses for 1000 steps; the server decodes plainly",
-            remedy="the server's log has the error: look for 'agentspec could not draft'; "
-            "AGENTSPEC_BREAKER_FAILURES sets after how many failures it opens",
+            remedy="the server's log has the error: look for 'agentspec could not draft'",
         )
     elif openings:
         yield Finding(

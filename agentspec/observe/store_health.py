@@ -47,7 +47,7 @@ def check_store_health(block: Mapping[str, Any], changed: Change) -> Iterator[Fi
             name="store",
             seen=f"{url} is still being loaded",
             means="what was learned before is not drafted from yet",
-            remedy="wait; AGENTSPEC_STORE_LOAD_SECONDS lets the start wait for it",
+            remedy="wait; loading goes on while the server runs",
         )
     else:
         yield Finding(
@@ -62,7 +62,7 @@ def check_store_health(block: Mapping[str, Any], changed: Change) -> Iterator[Fi
             name="store-dropped",
             seen=f"{dropped} finished outputs were dropped, as too many waited for the store",
             means="they are drafted from here, but no restart or other replica will know them",
-            remedy=f"a faster store, or an AGENTSPEC_STORE_QUEUE_TOKENS above {settings.get('store_queue_tokens')}",
+            remedy="a faster store, or more replicas, so that each has fewer outputs to write",
         )
     if skipped := counts.get("skipped_records", 0):
         yield Finding(
@@ -70,7 +70,7 @@ def check_store_health(block: Mapping[str, Any], changed: Change) -> Iterator[Fi
             name="store-records",
             seen=f"{skipped} records could not be used{last}",
             means="they are damaged, of a newer version, encrypted with another key, or of another model or tokenizer",
-            remedy="`agentspec store verify --store URL` names them; all replicas need the same --agentspec-store-key-file",
+            remedy="`agentspec store verify --store URL` names them; all replicas need the same AGENTSPEC_STORE_KEY_FILE",
         )
     if broken := store.get("broken_logs", 0):
         yield Finding(

@@ -52,7 +52,7 @@ class ControlConfig:
     "fixed": always `length`.
     "sweep": each width in turn, for profiles."""
 
-    length: int = 4
+    length: int = 15
     """For "fixed": number of drafted tokens per row, >= 0; 0 is plain decoding."""
 
     objective: Objective = "ahead"

@@ -17,7 +17,7 @@ from agentspec.integrations.servers.server import RunningServer, Server
 from agentspec.integrations.sglang_cpu import environment
 
 # Verify all drafts, even those that do not pay, so that more can go wrong.
-VERIFY_ALL = ("--agentspec-controller", "fixed")
+VERIFY_ALL = ("--agentspec-baseline", "fixed")
 # Rows with suffix drafts of at most one token get the draft model's too, so that rows change all the time, whatever a
 # forward costs on this machine.
 CHANGING = ("--agentspec-tau", "1")

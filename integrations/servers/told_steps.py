@@ -96,7 +96,7 @@ def _control(server: RunningServer) -> dict[str, Any]:
     if "steps" not in control:
         raise ServerError(
             f"the server at {server.url} must tell how long its steps take, but does not; start it with "
-            "AGENTSPEC_PROFILING=1 and --speculative-algorithm AGENTSPEC --agentspec-controller fixed"
+            "AGENTSPEC_PROFILING=1 and --speculative-algorithm AGENTSPEC --agentspec-baseline fixed"
         )
     return cast(dict[str, Any], control)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,14 +22,18 @@ from pydantic_settings import (
 
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang.settings import (
+    DROPPED,
     FIELDS,
     FLAG_PREFIX,
     FLAGS,
+    MEASUREMENTS,
     VARIABLE_PREFIX,
     Settings,
     default_of,
+    dropped,
     flag_of,
     meaning,
+    places,
     variable_of,
 )
 from agentspec.store.secrets import NAMESPACE_KEY_VARIABLE, PASSWORD_VARIABLE, STORE_KEY_VARIABLE
@@ -51,7 +55,7 @@ _YAML = (".yaml", ".yml")
 
 
 class _NoFlag(argparse.Action):
-    """Refuses a setting on the command line that is not in FLAGS, and names its variable and key instead."""
+    """Refuses a flag that does not exist, for a setting that does or did, and names the remedy."""
 
     def __call__(
         self,
@@ -60,14 +64,15 @@ class _NoFlag(argparse.Action):
         values: str | Sequence[object] | None,
         option_string: str | None = None,
     ) -> NoReturn:
-        name = self.dest.removeprefix(_DESTINATION)
         # The value is not shown, because it may be a secret that was meant for a flag with a similar name.
-        parser.exit(
-            2,
-            f"{parser.prog}: error: {name} must be set by the variable {variable_of(name)} or the key {name} of the "
-            f"settings file, got the flag {flag_of(name)}; set the variable, or write the key into a file and pass "
-            f"{CONFIG_FLAG} FILE\n",
-        )
+        parser.exit(2, f"{parser.prog}: error: {_no_flag(self.dest.removeprefix(_DESTINATION))}\n")
+
+
+def _no_flag(name: str) -> str:
+    if name in DROPPED:
+        return dropped(name, flag_of(name))
+    in_file = f", or write the key into a file and pass {CONFIG_FLAG} FILE" if name in FIELDS else ""
+    return f"{name} must be set by {places(name)}, got the flag {flag_of(name)}; set the variable{in_file}"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +95,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"{CONFIG_MEANING} (variable {CONFIG_VARIABLE})",
     )
-    for name in FIELDS:
+    for name in (*FIELDS, *MEASUREMENTS, *DROPPED):
         if name not in FLAGS:
             group.add_argument(
                 flag_of(name),
@@ -130,8 +135,8 @@ def resolve(flags: Mapping[str, str], environment: Mapping[str, str]) -> Setting
     }
     default_path = variables.pop(CONFIG_VARIABLE, "")
     path = flags.get(CONFIG) or default_path
-    known = {variable_of(name): name for name in FIELDS}
-    _check_known("variable", (name for name in variables if name.upper() not in known), known)
+    given = {name.removeprefix(VARIABLE_PREFIX).lower(): f"the variable {name}" for name in variables}
+    _check_known(given, {name: variable_of(name) for name in (*FIELDS, *MEASUREMENTS)})
     in_file = _read_file(Path(path)) if path else {}
 
     class Sourced(Settings, BaseSettings):
@@ -164,7 +169,7 @@ class _Variables(EnvSettingsSource):
 
 def _typed(name: str, text: str) -> Any:
     """Converts a text to the type of its field. If it cannot, it returns the text, which the model then refuses."""
-    kind: Any = FIELDS[name].annotation
+    kind: Any = Settings.model_fields[name].annotation
     try:
         return TypeAdapter(kind).validate_strings(text)
     except ValidationError:
@@ -187,14 +192,22 @@ def _read_file(path: Path) -> dict[str, object]:
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"the settings file {path} must hold one {kind} object, got {type(content).__name__}")
-    _check_known(f"setting in {path}:", (str(name) for name in content if name not in FIELDS), FIELDS)
+    _check_known({str(name): f"the key {name} of {path}" for name in content}, {name: name for name in FIELDS})
     return content
 
 
-def _check_known(kind: str, unknown: Iterable[str], known: Iterable[str]) -> None:
-    names = ", ".join(sorted(unknown))
-    if names:
-        raise ConfigError(f"unknown {kind} {names}; known are {', '.join(known)}")
+def _check_known(given: Mapping[str, str], known: Mapping[str, str]) -> None:
+    """Raises ConfigError for each name in `given` that is not in `known`. Values: how messages call them."""
+    problems = []
+    for name, called in given.items():
+        if name in DROPPED:
+            problems.append(dropped(name, called))
+        elif name in MEASUREMENTS and name not in known:
+            problems.append(f"{called} must be {places(name)}; set it and remove the key")
+        elif name not in known:
+            problems.append(f"{called} is unknown; known are {', '.join(known.values())}")
+    if problems:
+        raise ConfigError("\n".join(problems))
 
 
 def resolve_for_process(marked: Mapping[str, Any] | None) -> Settings:

@@ -13,25 +13,58 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from agentspec.config import EngineConfig, Rule, parse_min_token_prob
+from agentspec.config import EngineConfig, parse_min_token_prob
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.estimates import Estimates
 from agentspec.integrations.sglang.replay.setting import Unmatched, check_replay
 from agentspec.integrations.sglang.tenants import check_namespace_field
 from agentspec.integrations.sglang.widths.tiers import parse_widths
-from agentspec.scheduling import ControlConfig, ControllerName, LengthModel, Profile, make_controller, parse_table
+from agentspec.scheduling import ControlConfig, Profile, make_controller
 from agentspec.scheduling.baselines.candidate_length import parse_threshold
-from agentspec.scheduling.hybrid import HybridConfig, HybridRule, PauseRuleName, UnionUse, parse_tau
+from agentspec.scheduling.baselines.setting import Baseline, parse_baseline
+from agentspec.scheduling.hybrid import HybridConfig, PauseRuleName, UnionUse, parse_tau
 from agentspec.store.config import SharingConfig
 from agentspec.store.urls import place, redact
 
 FLAG_PREFIX = "--agentspec-"
 VARIABLE_PREFIX = "AGENTSPEC_"
 FLAGS = (
-    *("mode", "min_token_prob", "budget_mb", "estimates", "corpora", "profile", "controller", "base", "tau"),
-    *("store", "store_ttl_days", "store_quota_mb", "store_key_file", "namespace_from", "namespace_key_file"),
+    *("mode", "baseline", "base", "tau", "min_token_prob", "budget_mb", "estimates", "corpora", "profile"),
+    *("store", "namespace_from"),
 )
 """The settings that are also flags."""
+
+_BASELINE = "pass --agentspec-baseline {} (variable AGENTSPEC_BASELINE, key baseline)".format
+_REMOVE = "remove it, because {}".format
+DROPPED: Mapping[str, str] = {
+    "rule": _BASELINE("suffixdecoding"),
+    "alpha": _BASELINE("suffixdecoding:alpha=NUMBER"),
+    "hybrid_rule": _BASELINE("score, match-length or, with SuffixDecoding's own drafts, suffixdecoding"),
+    "controller": _BASELINE("NAME for a published controller; goodput is the default, so remove controller goodput"),
+    "controller_length": _BASELINE("fixed:length=NUMBER"),
+    "controller_length_model": _BASELINE("smartspec:length_model=NAME"),
+    "controller_min_confidence": _BASELINE("smartspec:length_model=confidence,min_confidence=NUMBER"),
+    "controller_window": _BASELINE("smartspec:window=NUMBER"),
+    "controller_acceptance": _BASELINE("smartspec:acceptance=NUMBER or batch-table:acceptance=NUMBER"),
+    "controller_table": _BASELINE("batch-table:table=1:7,8:3,32:0"),
+    "controller_objective": _REMOVE("agentspec maximises the tokens per second of all steps together"),
+    "controller_probe_share": _REMOVE("0.001 of the time is always spent on trying other widths"),
+    "draft_model_pause": _REMOVE(
+        "the draft model pauses while it costs more time than it saves; for SmartSpec's rule "
+        + _BASELINE("smartspec:pause=zero-length")
+    ),
+    "max_pattern": _REMOVE("patterns of up to 64 tokens are always matched"),
+    "prompt_tail": _REMOVE("16 tokens of a prompt's end are always kept"),
+    "store_queue_tokens": _REMOVE(
+        "16 million tokens always fit into the queue; use a faster store if outputs are dropped"
+    ),
+    "store_load_seconds": _REMOVE("the start waits for at most 60 seconds, and loading continues after that"),
+    "admin_upload_mb": _REMOVE(
+        "an upload has always at most 64 MiB; put larger texts below admin_folder and add them by file name"
+    ),
+    "breaker_failures": _REMOVE("drafting always pauses after 10 consecutive failures"),
+}
+"""Settings of earlier versions, and what to do instead."""
 
 # More threads than this are not faster, because they wait for memory.
 _MOST_THREADS = 8
@@ -42,20 +75,37 @@ def _number_as_text(value: object) -> object:
     return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _table_as_text(value: object) -> object:
-    """A file may hold a mapping from batch sizes to lengths."""
-    return ",".join(f"{size}:{length}" for size, length in value.items()) if isinstance(value, dict) else value
-
-
 Amount = Annotated[int, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
 Duration = Annotated[float, Field(ge=0)]
-Probability = Annotated[float, Field(ge=0, le=1)]
 NumberOrWord = Annotated[str, BeforeValidator(_number_as_text)]
-BatchLengths = Annotated[str, BeforeValidator(_table_as_text)]
 
 
-class Settings(BaseModel):
+class Measurements(BaseModel):
+    """What only measurements and tests of agentspec need. Each field is an environment variable, and nothing else."""
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    replay: str = ""
+    """The model writes recorded answers instead of its own. The value lists files or folders of
+    recorded calls, separated by colons; `requests` lets each request bring its answer. The variable works with every
+    speculative algorithm."""
+    replay_unmatched: Unmatched = "refuse"
+    """With `replay`: `refuse` refuses requests that have no recorded answer, `free` lets the model answer them."""
+    profiling: bool = False
+    """Pad every step to the controller's width and list the latest steps with their times in `/server_info`, for
+    `agentspec profile`."""
+    stream_order: Literal["auto", "off"] = "auto"
+    """Whether drafts are made in the order of the device's work, so that the scheduler never waits for accepted tokens: `auto`
+    wherever the device, its attention backend and the controller can; `off` never, to compare."""
+    hybrid_union: UnionUse = "auto"
+    """Whether a row that has a suffix draft and the draft model's verifies the union of both trees: `auto` unites them if
+    `tau` is `auto`, `always` with any `tau`; `never` verifies one of them. A baseline that chooses between both drafts
+    unites none."""
+
+
+class Settings(Measurements):
     """What an operator may choose. A field's docstring is its help.
 
     Every field is an environment variable and a key of the settings file. The fields in FLAGS are also flags.
@@ -64,19 +114,12 @@ class Settings(BaseModel):
         ConfigError: A name is unknown, or a value has the wrong type or is out of range.
     """
 
-    model_config = ConfigDict(
-        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
-    )
-
     mode: Literal["auto", "tree", "chain"] = "auto"
     """Shape of the drafts: `tree`, `chain`, or `auto`, which drafts trees where the attention backend can verify them."""
-    rule: Rule = "calibrated"
-    """How suffix drafts are chosen: `calibrated` builds one tree from all sources, `suffixdecoding` follows the rule of the
-    SuffixDecoding paper."""
-    alpha: float = Field(default=4.0, gt=0)
-    """For `rule` `suffixdecoding`: the most drafted tokens per matched token."""
-    max_pattern: int = Field(default=64, ge=1, le=64)
-    """Longest pattern that is matched, in tokens."""
+    baseline: str = ""
+    """A published method in place of agentspec's own, as NAME[:key=value,...]: `suffixdecoding`, `score` or `match-length`
+    for drafts; `smartspec`, `batch-table`, `roofline`, `fixed` or `sweep` for how much a step verifies. `+` joins two, such
+    as `suffixdecoding:tau=4+fixed:length=15`. docs/configuration.md explains them. Empty uses none."""
     min_token_prob: NumberOrWord = "auto"
     """Tokens whose estimated probability of acceptance is lower are not drafted. `auto` is 0.16 divided by the most drafted
     tokens of a row, and at most 0.02."""
@@ -85,8 +128,6 @@ class Settings(BaseModel):
     conversation_mb: Amount = 128
     """Memory for the indexes of finished requests, in MiB; they are kept for the next turn of a conversation. 0 keeps
     none."""
-    prompt_tail: int = Field(default=16, ge=0, le=1024)
-    """Number of tokens at the end of a prompt that are kept together with its output."""
     max_siblings: int = Field(default=8, ge=0, le=64)
     """A request drafts from the outputs of at most this number of running requests of its tenant while they grow: of
     those that name its `group`, or without a group those with its prompt. 0 drafts from finished outputs only."""
@@ -95,8 +136,8 @@ class Settings(BaseModel):
     estimates: str = ""
     """File that `agentspec tune` wrote; empty uses the estimates that come with agentspec."""
     corpora: str = ""
-    """Files that `agentspec corpus build` wrote, separated by colons. All namespaces draft from them. They need `rule`
-    `calibrated`."""
+    """Files that `agentspec corpus build` wrote, separated by colons. All namespaces draft from them. The baseline
+    `suffixdecoding` cannot."""
     store: str = Field(default="", repr=False)
     """Where finished outputs are kept and shared: `sqlite:///PATH`, `redis://HOST:PORT`, `rediss://`, `unix://`,
     `redis-sentinel://` or `redis-cluster://`; `memory://` keeps nothing. Empty uses SQLite in the user's data directory,
@@ -113,10 +154,6 @@ class Settings(BaseModel):
     """Days until a stored output is forgotten; 0 keeps outputs for ever."""
     store_quota_mb: Amount = 256
     """Maximum size of the store's log of each namespace, in MiB; 0 sets no limit."""
-    store_queue_tokens: Count = 16 << 20
-    """Maximum number of tokens of finished outputs that wait for a slow store; beyond that the oldest are dropped."""
-    store_load_seconds: Duration = 60.0
-    """Maximum time, in seconds, that the server's start waits for the store's contents; loading continues after that."""
     namespace_from: str = "auto"
     """Request field that names the tenant: `extra_key`, `cache_salt` or `custom_params.NAME`. `auto` uses `extra_key` and
     `cache_salt`, as the prefix cache does; `none` puts all requests into one namespace."""
@@ -129,19 +166,6 @@ class Settings(BaseModel):
     """With a draft model: a row gets its suffix draft if that promises more drafted tokens than this number, else the draft
     model's, as in SuffixDecoding, whose tau also counts the root and is greater by 1. `auto` compares both drafts and
     their costs. 0 never runs the draft model, `inf` always does."""
-    hybrid_rule: HybridRule = "expected"
-    """What is compared with `tau`: `expected` is the calibrated number of accepted tokens, `score` is the suffix draft's
-    score, `match-length` requires a match of 4 tokens."""
-    hybrid_union: UnionUse = "auto"
-    """For `hybrid_rule` `expected`: whether a row that has a suffix draft and the draft model's verifies the
-    union of both trees. `auto` unites them if `tau` is `auto`, `always` with any `tau`; `never` verifies one of them."""
-    stream_order: Literal["auto", "off"] = "auto"
-    """Whether drafts are made in the order of the device's work, so that the scheduler never waits for accepted tokens: `auto`
-    wherever the device, its attention backend and the controller can; `off` never, to compare."""
-    draft_model_pause: PauseRuleName = "payoff"
-    """When the draft model pauses, so that it neither reads prompts nor follows outputs: `payoff` pauses it while it costs
-    more time than its drafts save, `zero-length` while more than 0.7 of the recent steps had no draft of it (SmartSpec),
-    `never` does not pause it."""
     acceptance_head: str = "auto"
     """Folder of a SpecDec++ head (`acceptance_head.safetensors`), which predicts whether the draft model's tokens are
     accepted. `auto` looks for it in the draft model's folder; `none` uses no head."""
@@ -151,32 +175,6 @@ class Settings(BaseModel):
     an earlier server kept (Theorem 3.1 with its constant 0); 1 drafts as many tokens as there are passes. `agentspec tune
     --draft-model` finds the best number. With `auto` a draft ends where another pass costs more than it promises. In
     captured graphs all passes run, and what a row drafts after its end is not verified."""
-    controller: ControllerName = "goodput"
-    """How many drafted tokens each step verifies: `goodput` as many as pay off, `smartspec`, `batch-table` and `roofline`
-    as published (the latter two need a profile), `fixed` up to `controller_length`, `sweep` each width in turn, to measure
-    them."""
-    controller_objective: Literal["auto", "run", "step", "ahead"] = "auto"
-    """What `controller` `goodput` maximises: tokens per second over all steps (`run`), of each step alone (`step`), or over
-    all steps including later gains of a draft that is cut (`ahead`). `auto` is `run` with a draft model, else `ahead`."""
-    controller_length: Amount = 15
-    """For `controller` `fixed`: maximum number of drafted tokens per row; 0 decodes without drafts."""
-    controller_length_model: LengthModel = "chain"
-    """For `controller` `smartspec`: how it predicts the tokens that a length yields: `chain` by one acceptance rate
-    (equation 8 of the paper), `tree` by one rate for each depth (equation 10), `confidence` by the drafts' own estimates
-    (algorithm 3)."""
-    controller_min_confidence: Probability = 0.3
-    """For `controller_length_model` `confidence`: a draft ends with its first token of at most this estimate."""
-    controller_window: Count = 100
-    """For `controller` `smartspec`: number of steps in the moving average of acceptance."""
-    controller_acceptance: Probability = 0.7
-    """Acceptance rate of drafted tokens that `smartspec` assumes before it has verified a draft, and `batch-table` where
-    neither a table nor accepted tokens were measured."""
-    controller_table: BatchLengths = ""
-    """For `controller` `batch-table`: the most drafted tokens for each batch size, such as `1:7,8:3,32:0`. Empty takes the
-    table of the profile."""
-    controller_probe_share: float = Field(default=0.001, ge=0, le=0.1)
-    """For `controller` `goodput` and `smartspec`: share of the time spent on other widths than the best, to learn from
-    them; 0 tries none."""
     widths: NumberOrWord = "auto"
     """On a GPU with CUDA graphs: the numbers of tokens per row for which graphs are captured, such as `1,2,4,8`. Steps are
     padded to the next one. `auto` captures 1, 2, 4, ... up to `--speculative-num-draft-tokens`; `one` captures only that
@@ -186,23 +184,10 @@ class Settings(BaseModel):
     keep_step_times: bool = True
     """Keep the step times that the server learns in a file beside the store, and start from them after a restart. Nothing
     is kept with `profile`, or if the store is `memory://`."""
-    profiling: bool = False
-    """Pad every step to the controller's width and list the latest steps with their times in `/server_info`, for
-    `agentspec profile`."""
-    admin_upload_mb: Count = 64
-    """Maximum size, in MiB, of a request that adds a corpus over HTTP; managing a server needs `--admin-api-key`."""
     admin_corpora_mb: Amount = 1024
     """Memory for all corpora added over HTTP together, in MiB; 0 refuses them."""
     admin_folder: str = ""
     """Folder below which files of the server's machine may be added as corpora over HTTP; empty permits none."""
-    breaker_failures: Count = 10
-    """Number of consecutive drafting failures after which drafting pauses for a while."""
-    replay: str = ""
-    """For measurements only: the model writes recorded answers instead of its own. The value lists files or folders of
-    recorded calls, separated by colons; `requests` lets each request bring its answer. The variable works with every
-    speculative algorithm."""
-    replay_unmatched: Unmatched = "refuse"
-    """With `replay`: `refuse` refuses requests that have no recorded answer, `free` lets the model answer them."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -214,9 +199,15 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         """Checks what types and ranges cannot express, so that a bad value stops the launcher."""
-        if self.corpora and self.rule != "calibrated":
+        parts = self._replaced
+        if self.corpora and parts.of("engine").get("rule") == "suffixdecoding":
             raise ConfigError(
-                f"corpora need the rule calibrated, got {self.rule!r}, which drafts from none; correct {places('rule')}"
+                f"corpora need agentspec's own drafts, got the baseline {self.baseline!r}, which drafts from none; remove "
+                "one of the two"
+            )
+        if self.tau != "auto" and "tau" in parts.of("hybrid"):
+            raise ConfigError(
+                f"tau must be set once, got {self.tau!r} beside the baseline {self.baseline!r}; remove one of the two"
             )
         missing = [path for path in self.corpus_paths if not os.path.isfile(path)]
         if missing:
@@ -237,6 +228,15 @@ class Settings(BaseModel):
         if self.store:
             place(self.store)
         return self
+
+    @property
+    def _replaced(self) -> Baseline:
+        return parse_baseline(self.baseline)
+
+    @property
+    def draft_model_pause(self) -> PauseRuleName:
+        """When the draft model pauses."""
+        return self._replaced.pause
 
     @property
     def corpus_paths(self) -> list[str]:
@@ -262,54 +262,39 @@ class Settings(BaseModel):
                 "mode tree needs an attention backend that verifies trees: triton or flashinfer, or fa3 with "
                 "--speculative-eagle-topk 2 or more; choose one of them, or set --agentspec-mode auto"
             )
-        return EngineConfig(
-            vocab_size=vocab_size,
-            rule=self.rule,
-            max_pattern=self.max_pattern,
-            alpha=self.alpha,
-            min_token_prob=parse_min_token_prob(self.min_token_prob, max_draft_tokens),
-            mode="tree" if self.mode != "chain" and trees else "chain",
-            max_draft_tokens=max_draft_tokens,
-            budget_bytes=self.budget_mb << 20,
-            conversation_bytes=self.conversation_mb << 20,
-            prompt_tail=self.prompt_tail,
-            max_siblings=self.max_siblings,
-            num_threads=self.num_threads or min(len(os.sched_getaffinity(0)), _MOST_THREADS),
-            background=True,
-            tokenizer=tokenizer,
-            estimates=Estimates.load(self.estimates) if self.estimates else None,
-        )
+        fields: dict[str, Any] = {
+            "vocab_size": vocab_size,
+            "min_token_prob": parse_min_token_prob(self.min_token_prob, max_draft_tokens),
+            "mode": "tree" if self.mode != "chain" and trees else "chain",
+            "max_draft_tokens": max_draft_tokens,
+            "budget_bytes": self.budget_mb << 20,
+            "conversation_bytes": self.conversation_mb << 20,
+            "max_siblings": self.max_siblings,
+            "num_threads": self.num_threads or min(len(os.sched_getaffinity(0)), _MOST_THREADS),
+            "background": True,
+            "tokenizer": tokenizer,
+            "estimates": Estimates.load(self.estimates) if self.estimates else None,
+        }
+        return EngineConfig(**fields | self._replaced.of("engine"))
 
     def hybrid_config(self, *, max_nodes: int, trees: bool) -> HybridConfig:
         """The configuration of the choice between suffix drafts and the draft model's.
 
         `max_nodes`: the most drafted tokens of a row that are verified.
         """
-        return HybridConfig(
-            rule=self.hybrid_rule,
-            tau=parse_tau(self.tau),
-            union=self.hybrid_union,
-            min_token_prob=parse_min_token_prob(self.min_token_prob, max_nodes),
-            max_nodes=max_nodes,
-            trees=trees,
-        )
+        fields: dict[str, Any] = {
+            "tau": parse_tau(self.tau),
+            "union": self.hybrid_union,
+            "min_token_prob": parse_min_token_prob(self.min_token_prob, max_nodes),
+            "max_nodes": max_nodes,
+            "trees": trees,
+        }
+        return HybridConfig(**fields | self._replaced.of("hybrid"))
 
     def control_config(self, *, has_drafter: bool) -> ControlConfig:
         """The controller's configuration. `has_drafter`: whether there is a draft model."""
-        objective = self.controller_objective
-        if objective == "auto":
-            objective = "run" if has_drafter else "ahead"
-        return ControlConfig(
-            controller=self.controller,
-            objective=objective,
-            length=self.controller_length,
-            length_model=self.controller_length_model,
-            min_confidence=self.controller_min_confidence,
-            window=self.controller_window,
-            acceptance=self.controller_acceptance,
-            table=parse_table(self.controller_table),
-            probe_share=self.controller_probe_share,
-        )
+        # With a draft model, the later gains of a draft that is cut do not count.
+        return ControlConfig(objective="run" if has_drafter else "ahead", **self._replaced.of("control"))
 
     def step_profile(self) -> Profile | None:
         """Reads the file `profile`; None if the setting is empty."""
@@ -318,10 +303,8 @@ class Settings(BaseModel):
     def sharing_config(self) -> SharingConfig:
         """The configuration of the exchange with the store."""
         return SharingConfig(
-            queue_tokens=self.store_queue_tokens,
             ttl_seconds=self.store_ttl_days * 86400.0,
             quota_bytes=self.store_quota_mb << 20,
-            load_seconds=self.store_load_seconds,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -333,7 +316,9 @@ class Settings(BaseModel):
         return {**self.as_dict(), "store": redact(self.store)}
 
 
-FIELDS: Mapping[str, FieldInfo] = Settings.model_fields
+MEASUREMENTS: Mapping[str, FieldInfo] = Measurements.model_fields
+FIELDS: Mapping[str, FieldInfo] = {name: of for name, of in Settings.model_fields.items() if name not in MEASUREMENTS}
+_ALL: Mapping[str, FieldInfo] = Settings.model_fields
 
 
 def flag_of(name: str) -> str:
@@ -348,24 +333,31 @@ def variable_of(name: str) -> str:
 
 def places(name: str) -> str:
     """The places where a setting can be set, for messages."""
+    if name in MEASUREMENTS:
+        return f"the variable {variable_of(name)}"
     flag = f"the flag {flag_of(name)}, " if name in FLAGS else ""
     return f"{flag}the variable {variable_of(name)} or the key {name} of the settings file"
 
 
+def dropped(name: str, given: str) -> str:
+    """The message for a setting of an earlier version. `given`: how it was given."""
+    return f"{given} is no longer a setting: {DROPPED[name]}"
+
+
 def meaning(name: str) -> str:
     """The help of a setting, on one line."""
-    return " ".join((FIELDS[name].description or "").split())
+    return " ".join((_ALL[name].description or "").split())
 
 
 def default_of(name: str) -> str:
     """The default of a setting, as help texts show it."""
-    value = FIELDS[name].default
+    value = _ALL[name].default
     return "empty" if value == "" else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def requirement(name: str) -> str:
     """The type and the range of a setting, for messages."""
-    kind, limits = FIELDS[name].annotation, FIELDS[name].metadata
+    kind, limits = _ALL[name].annotation, _ALL[name].metadata
     if get_origin(kind) is Literal:
         return f"one of {', '.join(get_args(kind))}"
     bounds = [
@@ -384,7 +376,9 @@ def _problem(error: ErrorDetails) -> str:
     if isinstance(cause, AgentspecError):
         return str(cause)
     name, value = str(error["loc"][0]), error["input"]
-    if name not in FIELDS:
+    if name in DROPPED:
+        return dropped(name, name)
+    if name not in _ALL:
         return f"unknown setting {name}; known are {', '.join(FIELDS)}"
     # The store's URL may hold a password.
     got = f"a value of type {type(value).__name__}" if name == "store" else repr(value)

@@ -63,7 +63,7 @@ def open_sharing(settings: Settings, engine: Engine, scope: Scope) -> Sharing | 
         logger.warning(
             "agentspec: the store %s was not loaded within %g s; it goes on while the server runs",
             store.url,
-            settings.store_load_seconds,
+            sharing.config.load_seconds,
         )
     return sharing
 

@@ -19,10 +19,8 @@ BLOCK: dict[str, Any] = {
     "settings": {
         "mode": "tree",
         "budget_mb": 256,
-        "prompt_tail": 16,
         "namespace_from": "auto",
         "store": "sqlite:///x",
-        "store_queue_tokens": 1000,
     },
     "scope": {"model": "m", "tokenizer": "ab" * 32, "id": "cd" * 16},
     "counters": {

@@ -67,7 +67,7 @@ class BatchTable:
         if profile is None:
             raise ConfigError(
                 "the controller batch-table needs a table or a profile, got neither; measure a profile with `agentspec "
-                "profile --calls LOG`, or set controller_table"
+                "profile --calls LOG`, or set the baseline batch-table:table=1:7,8:3"
             )
         if profile.lengths:
             return BatchTable(profile.lengths, _curve(profile.accepted))

@@ -92,7 +92,7 @@ class AdminDesk:
         name = command["name"]
         if self._engine.config.rule != "calibrated":
             raise ManagementError(
-                f"corpora need AGENTSPEC_RULE=calibrated, and the server's is {self._engine.config.rule}", 409
+                "corpora need a server without the baseline suffixdecoding, which drafts from none", 409
             )
         work, abandon = self.corpora.adding(name, namespaces, Path(command["path"]), is_upload=command["upload"])
         return self._submit(Job(command["id"], "add_corpus", name, work, can_stop=True, abandon=abandon))

@@ -157,7 +157,7 @@ def serve(manager: TokenizerManager) -> None:
     Endpoints(
         functools.partial(wire.ask, manager),
         key=arguments.admin_key(manager.server_args),
-        upload_bytes=settings.admin_upload_mb << 20,
+        upload_bytes=uploads.MOST_BYTES,
         folder=settings.admin_folder,
     ).install(app)
 

@@ -27,7 +27,8 @@ _MOST_HEAD_BYTES = 1 << 20
 _MOST_DROPPED_BYTES = 64 << 20
 """This much more of a body that is too large is read and dropped, because many clients read the answer only after they
 have sent everything."""
-_LIMIT_VARIABLE = "AGENTSPEC_ADMIN_UPLOAD_MB"
+MOST_BYTES = 64 << 20
+"""The limit for bodies of lines."""
 
 
 async def read_json(request: Request, most_bytes: int = MOST_JSON_BYTES) -> Any:
@@ -50,7 +51,9 @@ async def read_lines(request: Request, stream: IO[bytes], most_bytes: int) -> An
         ManagementError: The body is too large, or its first line is not JSON.
     """
     head, has_head = bytearray(), False
-    async for part in _limited(request, most_bytes, f"by {_LIMIT_VARIABLE}; send less, or start the server with more"):
+    async for part in _limited(
+        request, most_bytes, "at a time; send less, or put a file below the server's AGENTSPEC_ADMIN_FOLDER and name it"
+    ):
         if not has_head:
             before, newline, part = part.partition(b"\n")
             head += before

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+MAX_FAILURES = 10
+"""Number of consecutive failures after which drafting pauses."""
+
 
 class Breaker:
     """While it is closed, drafting runs. When it opens, drafting is skipped for `pause_steps` steps; then one step
@@ -10,7 +13,7 @@ class Breaker:
     Invariant: it is open exactly while `_remaining > 0`.
     """
 
-    def __init__(self, max_failures: int, pause_steps: int = 1000) -> None:
+    def __init__(self, max_failures: int = MAX_FAILURES, pause_steps: int = 1000) -> None:
         self._max_failures = max_failures
         self._pause_steps = pause_steps
         self._failures = 0

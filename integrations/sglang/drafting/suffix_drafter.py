@@ -27,7 +27,7 @@ from agentspec.integrations.sglang.admin.desk import AdminDesk
 from agentspec.integrations.sglang.admin.wire import JsonObject
 from agentspec.integrations.sglang.drafting.accepted_tokens import AcceptedTokens
 from agentspec.integrations.sglang.drafting.answer_ends import end_at_first_stop
-from agentspec.integrations.sglang.drafting.breaker import Breaker
+from agentspec.integrations.sglang.drafting.breaker import MAX_FAILURES, Breaker
 from agentspec.integrations.sglang.drafting.draftless import START_TOKENS, DraftlessRows, Reason
 from agentspec.integrations.sglang.drafting.request_counts import RequestCounts
 from agentspec.integrations.sglang.drafting.requests import KeptOutput, RequestBook
@@ -107,7 +107,7 @@ class SuffixDrafter:
         counters = Counters()
         self.counters = counters
         self.drafts_here = drafts_here
-        self._breaker = Breaker(settings.breaker_failures)
+        self._breaker = Breaker()
         self._started = time.time()
         scope = self._scope = served_scope(settings, server_args)
         self.config = settings.engine_config(
@@ -169,7 +169,7 @@ class SuffixDrafter:
             key,
             max_width=max_width,
             counters=counters,
-            max_failures=settings.breaker_failures,
+            max_failures=MAX_FAILURES,
             profiling=settings.profiling,
             ragged=ragged,
             is_learned=not settings.profile,

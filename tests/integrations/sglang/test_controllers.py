@@ -42,27 +42,20 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("controller", "variables"),
-    [
-        ("smartspec", {"AGENTSPEC_CONTROLLER_LENGTH_MODEL": "tree", "AGENTSPEC_CONTROLLER_WINDOW": "20"}),
-        ("batch-table", {}),
-        ("roofline", {}),
-    ],
-)
+@pytest.mark.parametrize("baseline", ["smartspec:length_model=tree,window=20", "batch-table", "roofline"])
 def test_answers_are_those_of_plain_decoding(
-    controller: str, variables: dict[str, str], profile: Path, short_reference: Reference, tmp_path: Path
+    baseline: str, profile: Path, short_reference: Reference, tmp_path: Path
 ) -> None:
     variant = Variant(
         system="suffix",
         # The last value of a flag counts, and the parity servers' own comes first.
-        arguments=("--agentspec-controller", controller, "--agentspec-profile", str(profile)),
-        variables=variables,
+        arguments=("--agentspec-baseline", baseline, "--agentspec-profile", str(profile)),
     )
     with parity_server(variant, tmp_path / "server.log") as server:
         assert_parity(server, short_reference)
         found = control(server)
-    assert found["controller"] == controller
+    controller = found["controller"]
+    assert controller == baseline.partition(":")[0]
     drafted = {int(width): steps for width, steps in found["widths"].items() if int(width) > 1}
     assert sum(drafted.values()) > 20
     if controller == "batch-table":

@@ -58,14 +58,13 @@ def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[Server]
         arguments=(
             *ARGUMENTS,
             # Everything drafted is verified.
-            *("--agentspec-controller", "fixed"),
+            *("--agentspec-baseline", f"fixed:length={WIDTHS[-1] - 1}"),
             # Batches of all other sizes are padded.
             *("--cuda-graph-bs-decode", "1", "3", "8"),
             *arguments,
         ),
         environment={
             "PYTHONPATH": os.pathsep.join(path),
-            "AGENTSPEC_CONTROLLER_LENGTH": str(WIDTHS[-1] - 1),
             **variables,
         },
     )

@@ -48,7 +48,7 @@ def test_the_offline_engine_runs_it_by_name(plain: Server) -> None:
     )
     run = subprocess.run(
         [sys.executable, "-P", "-c", textwrap.dedent(OFFLINE), str(MODEL), json.dumps(prompts)],
-        env={**os.environ, "AGENTSPEC_ALPHA": "2.5", "AGENTSPEC_STORE": "memory://", "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "AGENTSPEC_MAX_SIBLINGS": "3", "AGENTSPEC_STORE": "memory://", "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
         timeout=300,
@@ -58,7 +58,7 @@ def test_the_offline_engine_runs_it_by_name(plain: Server) -> None:
     assert results, run.stderr[-3000:]
     result = json.loads(results[0].removeprefix("RESULT "))
     assert result["tokens"] == [expected, expected]
-    assert result["state"]["active"] and result["state"]["settings"]["alpha"] == 2.5
+    assert result["state"]["active"] and result["state"]["settings"]["max_siblings"] == 3
     assert result["state"]["counters"]["accepted_tokens"] > 0
 
 
@@ -85,7 +85,8 @@ RESOLVER = """
 """
 
 REFUSED = [
-    (["--agentspec-alpha", "2"], "alpha must be set by the variable AGENTSPEC_ALPHA or the key alpha"),
+    (["--agentspec-max-siblings", "2"], "max_siblings must be set by the variable AGENTSPEC_MAX_SIBLINGS or the key"),
+    (["--agentspec-controller", "fixed"], "--agentspec-controller is no longer a setting: pass --agentspec-baseline"),
     (["--agentspec-corpora", "/nowhere/a.corpus"], "/nowhere/a.corpus, which are not there"),
     (["--pp-size", "2"], "pp_size=2"),
     (["--speculative-algorithm", "NGRAM", "--agentspec-tau", "2"], "need --speculative-algorithm AGENTSPEC"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Iterator
@@ -57,7 +56,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     requests."""
     folder = tmp_path_factory.mktemp("observed")
     config = folder / "settings.yaml"
-    config.write_text("admin_upload_mb: 1\n")
+    config.write_text("admin_corpora_mb: 1\n")
     server = Server(
         MODEL,
         "AGENTSPEC",
@@ -228,10 +227,11 @@ def test_only_the_admin_manages_and_is_told_what_fails(observed: Server) -> None
         with pytest.raises(ManagementError) as refused:
             client.get("/stats")
         assert refused.value.status == 401
-    with pytest.raises(ManagementError, match="AGENTSPEC_ADMIN_UPLOAD_MB") as refused:
-        admin.upload("/corpora", io.BytesIO(b'{"name": "x", "all": true}\n' + b" " * (2 << 20)), (2 << 20) + 27)
-    assert refused.value.status == 413
     vocabulary = admin.post("/corpora", {"name": "x", "documents": [[1 << 30]], "all": True})
     job = admin.ended(vocabulary["job"]["id"], 60.0)
     assert job["state"] == "failed" and "token ids must be in" in job["error"]
-    assert admin.get("/stats")["jobs"]["failed"] == 1
+    # The settings file allows 1 MiB.
+    large = admin.post("/corpora", {"name": "x", "documents": [[n % 97 for n in range(400_000)]], "all": True})
+    job = admin.ended(large["job"]["id"], 60.0)
+    assert job["state"] == "failed" and "AGENTSPEC_ADMIN_CORPORA_MB" in job["error"]
+    assert admin.get("/stats")["jobs"]["failed"] == 2

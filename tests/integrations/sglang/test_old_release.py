@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.sglang, pytest.mark.server, pytest.mark.other_release]
 RELEASE = "0.5.17"
 GREEDY = {"temperature": 0, "max_new_tokens": 48}
 # Everything drafted is verified, even if it does not pay, so that the test covers more cases.
-VERIFY_ALL = ("--agentspec-controller", "fixed")
+VERIFY_ALL = ("--agentspec-baseline", "fixed")
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def _replaying(folder: Path, **options: str) -> Server:
     """A server whose answers are forced."""
     template = folder / "template.jinja"
     template.write_text(TEMPLATE)
-    arguments = (*ARGUMENTS, "--chat-template", str(template), "--agentspec-controller", "fixed")
+    arguments = (*ARGUMENTS, "--chat-template", str(template), "--agentspec-baseline", "fixed")
     variables = {**UNITED, "AGENTSPEC_REPLAY": "requests"}
     return Server(MODEL, "AGENTSPEC", log=folder / "log", arguments=arguments, environment=variables, **options)
 

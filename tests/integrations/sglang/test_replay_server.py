@@ -54,7 +54,7 @@ def replaying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replaying]:
     template = folder / "template.jinja"
     template.write_text(TEMPLATE)
     arguments = [*ARGUMENTS, "--chat-template", str(template), "--tool-call-parser", "qwen25"]
-    arguments += ["--agentspec-controller", "fixed"]
+    arguments += ["--agentspec-baseline", "fixed"]
     variables = {"AGENTSPEC_REPLAY": sources}
     with Server(MODEL, "AGENTSPEC", log=folder / "server.log", arguments=arguments, environment=variables) as server:
         yield Replaying(server, folder, calls)

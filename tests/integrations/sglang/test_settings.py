@@ -1,5 +1,5 @@
-"""Flags override variables, which override the file, which overrides defaults. Unknown names and values out of range
-are refused by name."""
+"""Flags override variables, which override the file, which overrides defaults. What is unknown, out of range or dropped is
+refused by name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,10 @@ from agentspec.config import EngineConfig
 from agentspec.errors import ConfigError
 from agentspec.estimates import NUM_WEIGHTS, Estimates
 from agentspec.integrations.sglang import setting_sources, settings
+from agentspec.integrations.sglang.settings import DROPPED, FIELDS, FLAGS, MEASUREMENTS, Settings, flag_of, variable_of
 from agentspec.scheduling import ControlConfig
+from agentspec.scheduling.hybrid import HybridConfig
+from agentspec.store.config import SharingConfig
 
 
 def parse(*arguments: str) -> dict[str, Any]:
@@ -30,196 +34,295 @@ def parse(*arguments: str) -> dict[str, Any]:
     return setting_sources.pop_flags(parser.parse_args(arguments))
 
 
-def test_flag_wins_over_variable_over_file_over_default(tmp_path: Path) -> None:
-    file = tmp_path / "agentspec.json"
-    file.write_text(json.dumps({"tau": "1.5", "max_pattern": 7, "budget_mb": 3}))
-    environment = {"AGENTSPEC_CONFIG": str(file), "AGENTSPEC_TAU": "2.5", "AGENTSPEC_MAX_PATTERN": "8", "PATH": "x"}
-
-    chosen = setting_sources.resolve(parse("--agentspec-tau", "3.5"), environment)
-
-    assert (chosen.tau, chosen.max_pattern, chosen.budget_mb) == ("3.5", 8, 3)
-    assert chosen.min_token_prob == settings.Settings().min_token_prob
+def from_file(content: str, folder: Path, name: str = "agentspec.json") -> Settings:
+    file = folder / name
+    file.write_text(content)
+    return setting_sources.resolve({"config": str(file)}, {})
 
 
-def test_settings_alone_read_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AGENTSPEC_ALPHA", "2.5")
-    assert settings.Settings().alpha == 4.0
+def from_variables(**variables: str) -> Settings:
+    return setting_sources.resolve({}, {f"AGENTSPEC_{name.upper()}": text for name, text in variables.items()})
 
 
-def test_the_config_flag_wins_over_the_config_variable(tmp_path: Path) -> None:
-    for name, alpha in (("flag.json", 2.0), ("variable.json", 3.0)):
-        (tmp_path / name).write_text(json.dumps({"alpha": alpha}))
+# A value that is not the default, for every setting and every variable for measurements. The names of files are made
+# by the test.
+VALUES: dict[str, Any] = {
+    "mode": "chain",
+    "baseline": "suffixdecoding:alpha=2+fixed:length=3",
+    "base": "EAGLE3",
+    "tau": "1.5",
+    "min_token_prob": "0.5",
+    "budget_mb": 1,
+    "conversation_mb": 2,
+    "max_siblings": 3,
+    "num_threads": 2,
+    "estimates": "estimates.json",
+    "corpora": "",
+    "profile": "profile.json",
+    "store": "redis://127.0.0.1:1/0",
+    "store_optional": True,
+    "store_model": "m",
+    "store_password_file": "p",
+    "store_key_file": "k",
+    "store_ttl_days": 1.5,
+    "store_quota_mb": 4,
+    "namespace_from": "custom_params.team",
+    "namespace_key_file": "n",
+    "acceptance_head": "none",
+    "stop_threshold": "0.7",
+    "widths": "1,4",
+    "keep_step_times": False,
+    "admin_corpora_mb": 7,
+    "admin_folder": ".",
+}
+MEASURED: dict[str, Any] = {
+    "replay": "requests",
+    "replay_unmatched": "free",
+    "profiling": True,
+    "stream_order": "off",
+    "hybrid_union": "always",
+}
 
-    chosen = setting_sources.resolve(
-        parse("--agentspec-config", str(tmp_path / "flag.json")), {"AGENTSPEC_CONFIG": str(tmp_path / "variable.json")}
-    )
 
-    assert chosen.alpha == 2.0
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files that VALUES names, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    Estimates.default().save(tmp_path / "estimates.json")
+    drawn_profile().save(tmp_path / "profile.json")
 
 
+@pytest.mark.usefixtures("files")
 def test_every_setting_is_a_variable_and_a_key(tmp_path: Path) -> None:
-    estimates = tmp_path / "estimates.json"
-    Estimates.default().save(estimates)
-    profile = tmp_path / "profile.json"
-    drawn_profile().save(profile)
-    corpora = [tmp_path / "a.corpus", tmp_path / "b.corpus"]
-    for path in corpora:
-        path.touch()
-    values: dict[str, Any] = {
-        "mode": "chain",
-        "rule": "calibrated",
-        "conversation_mb": 2,
-        "prompt_tail": 3,
-        "max_siblings": 3,
-        "num_threads": 2,
-        "estimates": str(estimates),
-        "corpora": ":".join(map(str, corpora)),
-        "alpha": 2.0,
-        "max_pattern": 5,
-        "min_token_prob": 0.5,
-        "budget_mb": 1,
-        "breaker_failures": 2,
-        "store": "redis://127.0.0.1:1/0",
-        "store_optional": True,
-        "store_model": "m",
-        "store_password_file": "p",
-        "store_key_file": "k",
-        "store_ttl_days": 1.5,
-        "store_quota_mb": 4,
-        "store_queue_tokens": 5,
-        "store_load_seconds": 6.0,
-        "namespace_from": "custom_params.team",
-        "namespace_key_file": "n",
-        "base": "EAGLE3",
-        "tau": "1.5",
-        "hybrid_rule": "score",
-        "draft_model_pause": "zero-length",
-        "stream_order": "off",
-        "acceptance_head": "none",
-        "stop_threshold": "0.7",
-        "hybrid_union": "always",
-        "profiling": True,
-        "controller": "fixed",
-        "controller_objective": "step",
-        "controller_length": 3,
-        "controller_length_model": "tree",
-        "controller_min_confidence": 0.4,
-        "controller_window": 9,
-        "controller_acceptance": 0.6,
-        "controller_table": "1:7,8:3",
-        "controller_probe_share": 0.05,
-        "keep_step_times": False,
-        "widths": "1,4",
-        "profile": str(profile),
-        "replay": "requests",
-        "replay_unmatched": "free",
-        "admin_upload_mb": 3,
-        "admin_corpora_mb": 7,
-        "admin_folder": str(tmp_path),
-    }
-    assert set(values) == set(settings.FIELDS)
-    flags = [part for name in settings.FLAGS for part in (settings.flag_of(name), str(values[name]))]
-    file = tmp_path / "agentspec.json"
-    file.write_text(json.dumps(values))
-
-    yaml_file = tmp_path / "agentspec.yaml"
+    assert set(VALUES) == set(FIELDS) and set(MEASURED) == set(MEASUREMENTS)
+    expected = Settings(**VALUES)
+    assert from_variables(**{name: str(value) for name, value in VALUES.items()}) == expected
     # Any JSON is valid YAML.
-    yaml_file.write_text(json.dumps(values))
+    for name in ("agentspec.json", "agentspec.yaml"):
+        assert from_file(json.dumps(VALUES), tmp_path, name) == expected
+    flags = [part for name in FLAGS for part in (flag_of(name), str(VALUES[name]))]
+    assert setting_sources.resolve(parse(*flags), {}) == Settings(**{name: VALUES[name] for name in FLAGS})
+    assert from_variables(**{name: str(value) for name, value in MEASURED.items()}) == Settings(**MEASURED)
+    defaults = Settings().as_dict()
+    assert {name for name, value in {**VALUES, **MEASURED}.items() if value == defaults[name]} == {"corpora"}
 
-    by_flag = setting_sources.resolve(parse(*flags), {})
-    by_variable = setting_sources.resolve(
-        {}, {f"AGENTSPEC_{name.upper()}": str(value) for name, value in values.items()}
-    )
-    by_file = setting_sources.resolve({"config": str(file)}, {})
-    by_yaml = setting_sources.resolve({"config": str(yaml_file)}, {})
 
-    assert by_variable == by_file == by_yaml == settings.Settings(**values)
-    assert by_flag == settings.Settings(**{name: values[name] for name in settings.FLAGS})
-    assert by_flag.corpus_paths == [str(path) for path in corpora]
+def test_corpora_are_separated_by_colons(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in ("a", "b")]
+    for path in paths:
+        Path(path).touch()
+    assert from_variables(corpora=":".join(paths)).corpus_paths == paths
+    with pytest.raises(ConfigError, match="corpora need agentspec's own drafts, got the baseline 'suffixdecoding'"):
+        from_variables(corpora=paths[0], baseline="suffixdecoding")
+    assert from_variables(corpora=paths[0], baseline="fixed").corpus_paths == paths[:1]
 
 
 @every(
-    ("environment", "named"),
+    ("flags", "variables", "file", "expected"),
     [
-        ({"AGENTSPEC_ALPHAA": "1"}, "AGENTSPEC_ALPHAA"),
-        ({"AGENTSPEC_ALPHA": "much"}, "AGENTSPEC_ALPHA"),
-        ({"AGENTSPEC_ALPHA": "-1"}, "alpha"),
-        ({"AGENTSPEC_MIN_TOKEN_PROB": "1.5"}, "min_token_prob"),
-        ({"AGENTSPEC_MAX_PATTERN": "0"}, "max_pattern"),
-        ({"AGENTSPEC_BUDGET_MB": "-1"}, "budget_mb"),
-        ({"AGENTSPEC_MODE": "forest"}, "mode"),
-        ({"AGENTSPEC_BREAKER_FAILURES": "0"}, "breaker_failures"),
-        ({"AGENTSPEC_ADMIN_UPLOAD_MB": "0"}, "admin_upload_mb must be a whole number >= 1, got 0"),
-        ({"AGENTSPEC_ADMIN_CORPORA_MB": "-1"}, "admin_corpora_mb must be a whole number >= 0, got -1"),
-        ({"AGENTSPEC_ADMIN_FOLDER": "/nowhere"}, "admin_folder must be a folder, got '/nowhere'"),
-        ({"AGENTSPEC_RULE": "guess"}, "rule must be one of calibrated, suffixdecoding, got 'guess'"),
-        ({"AGENTSPEC_CONVERSATION_MB": "-1"}, "conversation_mb must be a whole number >= 0, got -1"),
-        ({"AGENTSPEC_CONVERSATION_MB": "1.5"}, "conversation_mb must be a whole number >= 0, got '1.5'"),
-        ({"AGENTSPEC_PROMPT_TAIL": "1025"}, "prompt_tail must be a whole number >= 0 and <= 1024, got 1025"),
-        ({"AGENTSPEC_NUM_THREADS": "-1"}, "num_threads must be a whole number >= 0 and <= 64, got -1"),
-        ({"AGENTSPEC_NUM_THREADS": "65"}, "num_threads must be a whole number >= 0 and <= 64, got 65"),
-        ({"AGENTSPEC_ESTIMATES": "/nowhere/estimates.json"}, "/nowhere/estimates.json"),
-        ({"AGENTSPEC_CORPORA": ":/nowhere/a:/nowhere/b"}, "/nowhere/a, /nowhere/b, which are not there"),
-        ({"AGENTSPEC_STORE": "mongodb://a"}, "mongodb"),
-        ({"AGENTSPEC_STORE_OPTIONAL": "perhaps"}, "AGENTSPEC_STORE_OPTIONAL"),
-        ({"AGENTSPEC_STORE_TTL_DAYS": "-1"}, "store_ttl_days must be a number >= 0, got -1"),
-        ({"AGENTSPEC_STORE_QUOTA_MB": "-1"}, "store_quota_mb must be a whole number >= 0, got -1"),
-        ({"AGENTSPEC_STORE_QUEUE_TOKENS": "0"}, "store_queue_tokens must be a whole number >= 1, got 0"),
-        ({"AGENTSPEC_NAMESPACE_FROM": "user"}, "namespace_from must be one of auto, extra_key"),
-        ({"AGENTSPEC_TAU": "often"}, 'tau must be "auto", a number >= 0 or "inf", got \'often\''),
-        ({"AGENTSPEC_TAU": "-1"}, "tau must be"),
-        (
-            {"AGENTSPEC_HYBRID_RULE": "guess"},
-            "hybrid_rule must be one of expected, score, match-length, got 'guess'",
-        ),
-        ({"AGENTSPEC_DRAFT_MODEL_PAUSE": "always"}, "draft_model_pause must be one of payoff, zero-length, never, got"),
-        (
-            {"AGENTSPEC_STOP_THRESHOLD": "0"},
-            "stop_threshold must be a number > 0 and <= 1, auto, head or theorem, got '0'",
-        ),
-        ({"AGENTSPEC_STOP_THRESHOLD": "1.5"}, "stop_threshold must be"),
-        ({"AGENTSPEC_CONFIG": "/nowhere/agentspec.json"}, "/nowhere/agentspec.json"),
+        ({}, {}, {}, {"tau": "auto", "budget_mb": 256}),
+        ({}, {}, {"tau": "1.5", "budget_mb": 3}, {"tau": "1.5", "budget_mb": 3}),
+        ({}, {"tau": "2.5"}, {"tau": "1.5", "budget_mb": 3}, {"tau": "2.5", "budget_mb": 3}),
+        ({"tau": "3.5"}, {"tau": "2.5", "budget_mb": "4"}, {"tau": "1.5"}, {"tau": "3.5", "budget_mb": 4}),
     ],
 )
-def test_bad_variables_are_refused_by_name(environment: dict[str, str], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
-        setting_sources.resolve({}, environment)
+@pytest.mark.parametrize("named_by", ["flag", "variable", "both"])
+def test_flag_wins_over_variable_over_file_over_default(
+    named_by: str,
+    flags: dict[str, str],
+    variables: dict[str, str],
+    file: dict[str, object],
+    expected: dict[str, object],
+    tmp_path: Path,
+) -> None:
+    path, other = tmp_path / "agentspec.json", tmp_path / "other.json"
+    path.write_text(json.dumps(file))
+    other.write_text(json.dumps({"tau": "9"}))
+    given = [part for name, value in flags.items() for part in (flag_of(name), value)]
+    environment = {"PATH": "x", **{variable_of(name): value for name, value in variables.items()}}
+    if named_by != "variable":
+        given += ["--agentspec-config", str(path)]
+    if named_by != "flag":
+        environment["AGENTSPEC_CONFIG"] = str(path if named_by == "variable" else other)
+    chosen = setting_sources.resolve(parse(*given), environment)
+    assert chosen == Settings(**expected)
 
 
-@pytest.mark.parametrize(
-    ("content", "named"),
+def test_settings_alone_read_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTSPEC_MAX_SIBLINGS", "2")
+    assert Settings().max_siblings == 8 and parse() == {}
+
+
+@every(
+    ("variables", "problem"),
     [
-        ('{"alfa": 2}', "alfa"),
-        ('{"alpha": "2"}', "alpha"),
-        ('{"max_pattern": 2.5}', "max_pattern"),
-        ('{"budget_mb": true}', "budget_mb"),
-        ('{"prompt_tail": true}', "prompt_tail must be a whole number"),
-        ('{"num_threads": "2"}', "num_threads must be a whole number"),
-        ('{"corpora": ["a"]}', r"corpora must be text, got \['a'\]"),
-        ('{"estimates": null}', "estimates must be text, got None"),
+        ({"alphaa": "1"}, "the variable AGENTSPEC_ALPHAA is unknown; known are AGENTSPEC_MODE, "),
+        ({"budget_mb": "much"}, "budget_mb must be a whole number >= 0, got 'much'; correct the flag"),
+        ({"budget_mb": "-1"}, "budget_mb must be a whole number >= 0, got -1"),
+        ({"min_token_prob": "1.5"}, "min_token_prob must be auto or a number"),
+        ({"mode": "forest"}, "mode must be one of auto, tree, chain, got 'forest'"),
+        ({"admin_corpora_mb": "-1"}, "admin_corpora_mb must be a whole number >= 0, got -1"),
+        ({"admin_folder": "/nowhere"}, "admin_folder must be a folder, got '/nowhere'"),
+        ({"conversation_mb": "1.5"}, "conversation_mb must be a whole number >= 0, got '1.5'"),
+        ({"max_siblings": "65"}, "max_siblings must be a whole number >= 0 and <= 64, got 65"),
+        ({"num_threads": "-1"}, "num_threads must be a whole number >= 0 and <= 64, got -1"),
+        ({"num_threads": "65"}, "num_threads must be a whole number >= 0 and <= 64, got 65"),
+        ({"estimates": "/nowhere/estimates.json"}, "/nowhere/estimates.json"),
+        ({"profile": "/nowhere/profile.json"}, "/nowhere/profile.json"),
+        ({"corpora": ":/nowhere/a:/nowhere/b"}, "/nowhere/a, /nowhere/b, which are not there"),
+        ({"store": "mongodb://a"}, "mongodb"),
+        ({"store_optional": "perhaps"}, "AGENTSPEC_STORE_OPTIONAL"),
+        ({"store_ttl_days": "-1"}, "store_ttl_days must be a number >= 0, got -1"),
+        ({"store_quota_mb": "-1"}, "store_quota_mb must be a whole number >= 0, got -1"),
+        ({"namespace_from": "user"}, "namespace_from must be one of auto, extra_key"),
+        ({"tau": "often"}, 'tau must be "auto", a number >= 0 or "inf", got \'often\''),
+        ({"tau": "-1"}, "tau must be"),
+        ({"tau": "1", "baseline": "score:tau=2"}, "tau must be set once, got '1' beside the baseline 'score:tau=2'"),
+        ({"baseline": "guess"}, "the baseline 'guess' cannot be used: 'guess' is unknown"),
+        ({"baseline": "roofline"}, "profile"),
+        ({"tau": "3", "baseline": "match-length"}, 'tau must be "auto", 0 or inf under the rule "match-length"'),
+        ({"stop_threshold": "0"}, "stop_threshold must be a number > 0 and <= 1, auto, head or theorem, got '0'"),
+        ({"stop_threshold": "1.5"}, "stop_threshold must be"),
+        ({"widths": "4,x"}, "widths must be"),
+        ({"config": "/nowhere/agentspec.json"}, "/nowhere/agentspec.json"),
         (
-            '{"tau": [2]}',
-            r"tau must be text, got \[2\]; correct the flag --agentspec-tau, the variable AGENTSPEC_TAU or",
+            {"profiling": "maybe"},
+            "profiling must be true or false, got 'maybe'; correct the variable AGENTSPEC_PROFILING",
         ),
-        ('{"alpha": Infinity}', "alpha must be a number > 0, got inf"),
+        ({"hybrid_union": "often"}, "hybrid_union must be one of auto, always, never, got 'often'"),
+        ({"replay": "/nowhere/calls.jsonl"}, "replay must be 'requests' or files"),
+    ],
+)
+def test_bad_variables_are_refused_by_name(variables: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        from_variables(**variables)
+
+
+@every(
+    ("content", "problem"),
+    [
+        ('{"alfa": 2}', "the key alfa of "),
+        ('{"max_siblings": "2"}', "max_siblings must be a whole number"),
+        ('{"max_siblings": 2.5}', "max_siblings must be a whole number"),
+        ('{"budget_mb": true}', "budget_mb must be a whole number"),
+        ('{"corpora": ["a"]}', "corpora must be text, got ['a']"),
+        ('{"estimates": null}', "estimates must be text, got None"),
+        ('{"tau": [2]}', "tau must be text, got [2]; correct the flag --agentspec-tau, the variable AGENTSPEC_TAU or"),
+        ('{"store_ttl_days": Infinity}', "store_ttl_days must be a number >= 0, got inf"),
         ('{"store": ["redis://:hush@a"]}', "store must be text, got a value of type list"),
         ('{"stop_threshold": "neck"}', "stop_threshold must be a number"),
         ("[1]", "one JSON object"),
         ("{", "not JSON"),
     ],
 )
-def test_bad_files_are_refused_by_name(tmp_path: Path, content: str, named: str) -> None:
-    file = tmp_path / "agentspec.json"
-    file.write_text(content)
-    with pytest.raises(ConfigError, match=named):
-        setting_sources.resolve({"config": str(file)}, {})
+def test_bad_files_are_refused_by_name(tmp_path: Path, content: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        from_file(content, tmp_path)
 
 
-def test_corpora_need_a_rule_that_drafts_from_them(tmp_path: Path) -> None:
-    (tmp_path / "a").touch()
-    with pytest.raises(ConfigError, match="corpora need the rule calibrated, got 'suffixdecoding'"):
-        settings.Settings(corpora=str(tmp_path / "a"), rule="suffixdecoding")
-    assert settings.Settings(rule="suffixdecoding").corpus_paths == []
+@every(
+    ("content", "expected"),
+    [
+        ("# why\ntau: .inf\nwidths: 8\nstore_optional: yes\nstore_ttl_days: 2\n",
+         {"tau": "inf", "widths": "8", "store_optional": True, "store_ttl_days": 2.0}),
+        ("baseline: batch-table:table=1:7,8:3\n", {"baseline": "batch-table:table=1:7,8:3"}),
+        ("# nothing yet\n", {}),
+    ],
+)  # fmt: skip
+def test_yaml_files(tmp_path: Path, content: str, expected: dict[str, object]) -> None:
+    assert from_file(content, tmp_path, "agentspec.yml") == Settings(**expected)
+
+
+def test_a_bad_yaml_file_is_refused_without_its_text(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not YAML: .* in line") as refused:
+        from_file("store: 'redis://:hush@a\nbudget_mb: 2\n", tmp_path, "agentspec.yml")
+    assert "hush" not in str(refused.value)
+
+
+# What each setting that is no longer one, or no flag, or no key, answers.
+GONE = [
+    ("rule", "pass --agentspec-baseline suffixdecoding ("),
+    ("alpha", "pass --agentspec-baseline suffixdecoding:alpha=NUMBER ("),
+    ("hybrid_rule", "pass --agentspec-baseline score, match-length or"),
+    ("controller", "pass --agentspec-baseline NAME"),
+    ("controller_length", "pass --agentspec-baseline fixed:length=NUMBER ("),
+    ("controller_length_model", "pass --agentspec-baseline smartspec:length_model=NAME ("),
+    ("controller_min_confidence", "smartspec:length_model=confidence,min_confidence=NUMBER ("),
+    ("controller_window", "pass --agentspec-baseline smartspec:window=NUMBER ("),
+    ("controller_acceptance", "smartspec:acceptance=NUMBER or batch-table:acceptance=NUMBER ("),
+    ("controller_table", "pass --agentspec-baseline batch-table:table=1:7,8:3,32:0 ("),
+    ("controller_objective", "remove it, because agentspec maximises"),
+    ("controller_probe_share", "remove it, because 0.001 of the time"),
+    ("draft_model_pause", "smartspec:pause=zero-length"),
+    ("max_pattern", "remove it, because patterns of up to 64 tokens"),
+    ("prompt_tail", "remove it, because 16 tokens"),
+    ("store_queue_tokens", "use a faster store"),
+    ("store_load_seconds", "at most 60 seconds"),
+    ("admin_upload_mb", "admin_folder"),
+    ("breaker_failures", "10 consecutive failures"),
+]
+
+
+@pytest.mark.parametrize("way", ["flag", "variable", "file", "argument"])
+def test_a_dropped_setting_says_what_to_do_instead(
+    way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ways: dict[str, tuple[Callable[[str], object], str]] = {
+        "flag": (lambda name: parse(flag_of(name), "7"), "--agentspec-{flag}"),
+        "variable": (lambda name: from_variables(**{name: "7"}), "the variable AGENTSPEC_{variable}"),
+        "file": (
+            lambda name: from_file(json.dumps({name: 7}), tmp_path),
+            f"the key {{name}} of {tmp_path}/agentspec.json",
+        ),
+        "argument": (lambda name: Settings(**{name: 7}), "{name}"),
+    }
+    assert {name for name, _ in GONE} == set(DROPPED) and not set(DROPPED) & {*FIELDS, *MEASUREMENTS}
+    give, spelled = ways[way]
+    for name, remedy in GONE:
+        with pytest.raises((ConfigError, SystemExit)) as refused:
+            give(name)
+        told = capsys.readouterr().err if way == "flag" else str(refused.value)
+        given = spelled.format(name=name, flag=name.replace("_", "-"), variable=name.upper())
+        assert f"{given} is no longer a setting: " in told and remedy in told, told
+
+
+def test_all_dropped_variables_are_told_at_once() -> None:
+    with pytest.raises(ConfigError, match="AGENTSPEC_ALPHA is no .*\n.*AGENTSPEC_RULE is no .*\n.*AGENTSPEC_X is unk"):
+        from_variables(alpha="1", rule="suffixdecoding", x="1")
+
+
+@every(
+    ("baseline", "equivalent"),
+    [
+        ("suffixdecoding:alpha=2,tau=4", {"engine": {"rule": "suffixdecoding", "alpha": 2.0}, "hybrid": {"rule": "score", "tau": 4.0}}),
+        ("match-length", {"hybrid": {"rule": "match-length"}}),
+        ("fixed", {"control": {"controller": "fixed", "length": 15}}),
+        ("smartspec:length_model=tree,acceptance=0.6", {"control": {"controller": "smartspec", "length_model": "tree", "acceptance": 0.6}}),
+    ],
+)  # fmt: skip
+def test_a_baseline_becomes_the_parts_configurations(baseline: str, equivalent: dict[str, dict[str, Any]]) -> None:
+    plain, chosen = Settings(), Settings(baseline=baseline)
+    engine = {"vocab_size": 10, "max_draft_tokens": 7, "trees": True}
+    assert chosen.engine_config(**engine) == replace(plain.engine_config(**engine), **equivalent.get("engine", {}))
+    hybrid = {"max_nodes": 7, "trees": True}
+    assert chosen.hybrid_config(**hybrid) == replace(plain.hybrid_config(**hybrid), **equivalent.get("hybrid", {}))
+    for has_drafter in (False, True):
+        of = plain.control_config(has_drafter=has_drafter)
+        assert chosen.control_config(has_drafter=has_drafter) == replace(of, **equivalent.get("control", {}))
+    assert chosen.draft_model_pause == "payoff"
+    assert Settings(baseline="smartspec:pause=zero-length").draft_model_pause == "zero-length"
+
+
+def test_default_settings_are_the_library_s_own() -> None:
+    plain = Settings()
+    assert plain.hybrid_config(max_nodes=15, trees=True) == HybridConfig()
+    assert plain.control_config(has_drafter=False) == ControlConfig()
+    # What a cut draft brings later counts unless a model drafts.
+    assert plain.control_config(has_drafter=True) == ControlConfig(objective="run")
+    assert plain.sharing_config() == SharingConfig()
+    served = plain.engine_config(vocab_size=None, max_draft_tokens=7, trees=True)
+    # The number of threads, which a server takes from its machine, does not change drafts.
+    assert EngineConfig.served(7) == replace(served, background=False, num_threads=1)
 
 
 def test_secrets_are_no_settings_and_are_not_shown() -> None:
@@ -228,66 +331,40 @@ def test_secrets_are_no_settings_and_are_not_shown() -> None:
     assert "hush" not in repr(chosen)
     assert "hush" not in str(chosen.shown())
     with pytest.raises(ConfigError) as refused:
-        setting_sources.resolve({}, {"AGENTSPEC_STORE": "mongodb://user:hush@a"})
+        from_variables(store="mongodb://user:hush@a")
     assert "hush" not in str(refused.value)
     # The scheduler process gets the URL with its secrets.
     assert setting_sources.resolve_for_process(chosen.as_dict()) == chosen
 
 
-@pytest.mark.parametrize("name", sorted(set(settings.FIELDS) - set(settings.FLAGS)))
-def test_what_is_no_flag_is_refused_with_the_variable_and_the_key(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        parse(settings.flag_of(name), "7")
-    assert capsys.readouterr().err.endswith(
-        f"error: {name} must be set by the variable AGENTSPEC_{name.upper()} or the key {name} of the settings file, got the "
-        f"flag {settings.flag_of(name)}; set the variable, or write the key into a file and pass --agentspec-config FILE\n"
-    )
+@pytest.mark.usefixtures("files")
+def test_the_launcher_s_settings_reach_the_scheduler_unchanged() -> None:
+    chosen = Settings(**VALUES, **MEASURED)
+    assert setting_sources.resolve_for_process(chosen.as_dict()) == chosen
 
 
-def test_there_are_at_most_16_flags() -> None:
+def test_what_is_no_flag_is_refused_with_the_variable_and_the_key(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in {*FIELDS, *MEASUREMENTS} - set(FLAGS):
+        with pytest.raises(SystemExit):
+            parse(flag_of(name), "hush")
+        told = capsys.readouterr().err
+        assert f"error: {name} must be set by the variable {variable_of(name)}" in told and "hush" not in told
+        assert (f" or the key {name} of the settings file, got the flag {flag_of(name)}; " in told) == (name in FIELDS)
+        assert ("pass --agentspec-config FILE\n" in told) == (name in FIELDS)
+
+
+def test_variables_for_measurements_are_no_keys_of_the_file(tmp_path: Path) -> None:
+    for name, value in MEASURED.items():
+        with pytest.raises(ConfigError, match=f"the key {name} of .* must be the variable {variable_of(name)}; set it"):
+            from_file(json.dumps({name: value}), tmp_path)
+
+
+def test_there_are_at_most_30_settings_and_12_flags() -> None:
+    assert len(FIELDS) <= 30
     parser = argparse.ArgumentParser(prog="x")
     setting_sources.add_flags(parser)
     shown = set(re.findall(r"--agentspec-[a-z-]+", parser.format_usage()))
-    assert shown == {"--agentspec-config", *map(settings.flag_of, settings.FLAGS)} and len(shown) <= 16
-
-
-def test_yaml_files(tmp_path: Path) -> None:
-    file = tmp_path / "agentspec.yml"
-    file.write_text("# why\ntau: .inf\nwidths: 8\nstore_optional: yes\nstore_ttl_days: 2\n")
-    chosen = setting_sources.resolve({"config": str(file)}, {})
-    assert (chosen.tau, chosen.widths, chosen.store_optional, chosen.store_ttl_days) == ("inf", "8", True, 2.0)
-    file.write_text("# nothing yet\n")
-    assert setting_sources.resolve({"config": str(file)}, {}) == settings.Settings()
-    file.write_text("store: 'redis://:hush@a\nalpha: 2\n")
-    with pytest.raises(ConfigError, match="is not YAML: .* in line") as refused:
-        setting_sources.resolve({"config": str(file)}, {})
-    assert "hush" not in str(refused.value)
-
-
-def test_the_controller_s_settings_reach_it(tmp_path: Path) -> None:
-    file = tmp_path / "agentspec.yaml"
-    file.write_text(
-        "controller: smartspec\ncontroller_length_model: confidence\ncontroller_min_confidence: 0.4\n"
-        "controller_window: 9\ncontroller_acceptance: 0.6\ncontroller_probe_share: 0.05\ncontroller_table: {1: 7, 8: 3}\n"
-    )
-    assert setting_sources.resolve({"config": str(file)}, {}).control_config(has_drafter=False) == ControlConfig(
-        controller="smartspec",
-        length=15,
-        length_model="confidence",
-        min_confidence=0.4,
-        window=9,
-        acceptance=0.6,
-        probe_share=0.05,
-        table=((1, 7), (8, 3)),
-    )
-
-
-@every("table", ["1", "1:x", "8:1,1:2", "0:3", "1:-1", "1:2:3"])
-def test_a_table_that_is_none_is_refused(table: str) -> None:
-    with pytest.raises(ConfigError, match="table must"):
-        settings.Settings(controller="batch-table", controller_table=table)
+    assert shown == {"--agentspec-config", *map(flag_of, FLAGS)} and len(shown) <= 12
 
 
 def test_the_core_loads_no_engine() -> None:
@@ -299,37 +376,40 @@ def test_the_core_loads_no_engine() -> None:
 def test_settings_become_the_engine_s(tmp_path: Path) -> None:
     weights = np.full(NUM_WEIGHTS, 0.5, np.float32)
     Estimates(weights).save(tmp_path / "estimates.json")
-    chosen = settings.Settings(
-        rule="suffixdecoding",
-        budget_mb=3,
-        conversation_mb=2,
-        prompt_tail=5,
-        num_threads=2,
-        estimates=str(tmp_path / "estimates.json"),
+    chosen = Settings(
+        budget_mb=3, conversation_mb=2, max_siblings=4, num_threads=2, estimates=str(tmp_path / "estimates.json")
     )
     config = chosen.engine_config(vocab_size=10, max_draft_tokens=7, trees=False, tokenizer="t")
-    assert (config.rule, config.mode, config.vocab_size, config.max_draft_tokens) == ("suffixdecoding", "chain", 10, 7)
+    assert (config.mode, config.vocab_size, config.max_draft_tokens) == ("chain", 10, 7)
     assert (config.budget_bytes, config.conversation_bytes) == (3 << 20, 2 << 20)
-    assert (config.prompt_tail, config.num_threads, config.tokenizer, config.background) == (5, 2, "t", True)
+    assert (config.max_siblings, config.num_threads, config.tokenizer, config.background) == (4, 2, "t", True)
     assert config.estimates is not None
     np.testing.assert_array_equal(config.estimates.weights, weights)
-    assert settings.Settings().engine_config(vocab_size=10, max_draft_tokens=7, trees=True).estimates is None
 
 
-@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (5, 5), (8, 8), (9, 8), (200, 8)])
+@every(
+    ("mode", "trees", "expected"),
+    [("auto", True, "tree"), ("auto", False, "chain"), ("chain", True, "chain"), ("tree", True, "tree")],
+)
+def test_the_mode_follows_the_attention_backend(mode: Any, trees: bool, expected: str) -> None:
+    assert Settings(mode=mode).engine_config(vocab_size=10, max_draft_tokens=7, trees=trees).mode == expected
+    with pytest.raises(ConfigError, match="mode tree needs an attention backend that verifies trees"):
+        Settings(mode="tree").engine_config(vocab_size=10, max_draft_tokens=7, trees=False)
+
+
+def test_settings_become_the_store_s() -> None:
+    chosen = Settings(store_ttl_days=0.5, store_quota_mb=3).sharing_config()
+    assert (chosen.ttl_seconds, chosen.quota_bytes) == (43200.0, 3 << 20)
+
+
+@every(("cores", "threads"), [(1, 1), (5, 5), (8, 8), (9, 8), (200, 8)])
 def test_threads_are_one_a_core_and_no_more_than_eight(
     cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings.os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
     for given, expected in (({}, threads), ({"num_threads": 0}, threads), ({"num_threads": 20}, 20)):
-        chosen = settings.Settings(**given)
+        chosen = Settings(**given)
         assert chosen.engine_config(vocab_size=10, max_draft_tokens=7, trees=True).num_threads == expected
-
-
-def test_reports_and_simulations_draft_as_a_server_with_default_settings_does() -> None:
-    served = settings.Settings().engine_config(vocab_size=None, max_draft_tokens=7, trees=True)
-    # The number of threads, which a server takes from its machine, does not change drafts.
-    assert EngineConfig.served(7) == replace(served, background=False, num_threads=1)
 
 
 @every(
@@ -339,25 +419,7 @@ def test_reports_and_simulations_draft_as_a_server_with_default_settings_does() 
 def test_wider_drafts_take_less_likely_tokens_unless_told_otherwise(
     given: str | float, max_draft_tokens: int, expected: float
 ) -> None:
-    chosen = settings.Settings(min_token_prob=given)  # type: ignore[arg-type]
+    chosen = Settings(min_token_prob=given)
     config = chosen.engine_config(vocab_size=10, max_draft_tokens=max_draft_tokens, trees=True)
     assert config.min_token_prob == chosen.hybrid_config(max_nodes=max_draft_tokens, trees=True).min_token_prob
     assert config.min_token_prob == pytest.approx(expected)
-
-
-def test_only_given_flags_count() -> None:
-    assert parse() == {}
-
-
-def test_the_launcher_s_settings_reach_the_scheduler_unchanged() -> None:
-    chosen = settings.Settings(alpha=2.0, mode="chain")
-    assert setting_sources.resolve_for_process(chosen.as_dict()) == chosen
-
-
-def test_what_a_cut_draft_brings_later_counts_unless_a_model_drafts() -> None:
-    of = {
-        has_drafter: settings.Settings().control_config(has_drafter=has_drafter).objective
-        for has_drafter in (False, True)
-    }
-    assert of == {False: "ahead", True: "run"}
-    assert settings.Settings(controller_objective="step").control_config(has_drafter=True).objective == "step"

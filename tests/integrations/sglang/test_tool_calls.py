@@ -108,7 +108,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Any:
         "<|begin|>{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}<|assistant|>"
     )
     arguments = ["--context-length", "1024", "--max-total-tokens", "4096", "--skip-server-warmup"]
-    arguments += ["--chat-template", str(template), "--tool-call-parser", "qwen25", "--agentspec-controller", "fixed"]
+    arguments += ["--chat-template", str(template), "--tool-call-parser", "qwen25", "--agentspec-baseline", "fixed"]
     variables = {"AGENTSPEC_REPLAY": str(folder / "llm_completions")}
     with Server(MODEL, "AGENTSPEC", log=folder / "server.log", arguments=arguments, environment=variables) as started:
         yield started

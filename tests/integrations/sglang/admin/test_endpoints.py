@@ -50,7 +50,7 @@ def test_documents_come_a_line_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "headers", "status", "told"),
     [
-        (lines({"name": "x", "all": True}, {"text": "x" * 5000}), LINES, 413, "AGENTSPEC_ADMIN_UPLOAD_MB"),
+        (lines({"name": "x", "all": True}, {"text": "x" * 5000}), LINES, 413, "AGENTSPEC_ADMIN_FOLDER"),
         (lines({"name": "x", "all": True, "documents": ["x" * 5000]}), {}, 413, "the body has"),
         (b"{", LINES, 400, "first line must be"),
         (lines({"name": "x"}, {"text": "x"}), LINES, 400, "who may draft"),
