@@ -45,7 +45,7 @@ endif
 
 .PHONY: demo test test-all rare setup arctic agents openhands openhands-if-possible coding-agents frameworks \
 	old-sglang links gpu-replica gpu-archives \
-	format lint types native-test native-sanitizers chromium prometheus fuzz real-models model drafters acceptance clean help
+	format lint types native-test native-sanitizers chromium prometheus fuzz real-models model drafters clean help
 
 help:
 	@sed -n '1,/^PYTHON/p' Makefile | grep '^#'
@@ -170,17 +170,11 @@ gpu-archives: setup $(GPU_REPLICA)/.installed
 model: setup
 	$(PY) -m agentspec.evals.research.train_tiny_sql --out evals/models/tiny-sql
 	@$(MAKE) --no-print-directory drafters
-	@$(MAKE) --no-print-directory acceptance
 
 # What can draft for the model that is there.
 drafters: setup
 	$(PY) -m agentspec.evals.research.train_drafters --target evals/models/tiny-sql \
 		--standalone evals/models/tiny-sql-draft --eagle3 evals/models/tiny-sql-eagle3
-
-# What predicts which of the drafters' tokens will be accepted; all that were trained stay in build/acceptance-heads.
-acceptance: setup
-	$(PY) -m agentspec.evals.research.train_acceptance --target evals/models/tiny-sql \
-		--standalone evals/models/tiny-sql-draft --eagle3 evals/models/tiny-sql-eagle3 --grid build/acceptance-heads
 
 clean:
 	rm -rf $(VENV) $(AGENTS) $(OPENHANDS) $(FRAMEWORKS) $(OLD) $(CACHE) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

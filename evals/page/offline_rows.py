@@ -108,21 +108,6 @@ def control_rows(files: Files) -> list[Row]:
     return rows
 
 
-def drafter_state_rows(files: Files) -> list[Row]:
-    return [
-        Row(
-            f"EAGLE-3 after steps that suffix drafts served, every {row['every']}, {row['places']} places",
-            "hybrid with EAGLE-3",
-            f"{row['agentspec_accepted']:.2f} accepted tokens",
-            f"SGLang's EAGLE-3 {row['sglang_accepted']:.2f}",
-            (Goal(f"equal at {row['equal']:.0%} of the places, goal all", row["equal"] == 1),),
-            name,
-        )
-        for name, content in files.items()
-        for row in content["rows"]
-    ]
-
-
 def report_rows(files: Files) -> list[Row]:
     rows: list[Row] = []
     for name, content in files.items():
@@ -243,28 +228,6 @@ def simulation_rows(files: Files) -> list[Row]:
     return rows
 
 
-def specdec_rows(files: Files) -> list[Row]:
-    rows = []
-    for name, content in files.items():
-        for drafter in dict.fromkeys(row["drafter"] for row in content["rows"]):
-            best: dict[str, float] = {}
-            for row in content["rows"]:
-                if row["drafter"] == drafter:
-                    best[row["rule"]] = max(best.get(row["rule"], 0.0), row["tokens_per_second"]["measured"])
-            if {"shipped", "fixed"} <= set(best):
-                rows.append(
-                    Row(
-                        f"{drafter}, tokens/s by equation 2.1 with measured times",
-                        "SpecDec++ head",
-                        f"{best['shipped']:.1f}",
-                        f"best fixed length {best['fixed']:.1f}",
-                        (),
-                        name,
-                    )
-                )
-    return rows
-
-
 def text_to_sql_rows(files: Files) -> list[Row]:
     rows: list[Row] = []
     for name, content in files.items():
@@ -287,9 +250,7 @@ def text_to_sql_rows(files: Files) -> list[Row]:
 READERS: dict[str, Callable[[Files], list[Row]]] = {
     "engine": engine_rows,
     "control": control_rows,
-    "drafter-state": drafter_state_rows,
     "report": report_rows,
     "simulation": simulation_rows,
-    "specdec": specdec_rows,
     "text-to-sql": text_to_sql_rows,
 }

@@ -49,11 +49,9 @@ TITLES = {
     "engine": "The engine beside its peers",
     "store": "The store",
     "control": "What deciding costs",
-    "drafter-state": "A draft model after suffix steps",
     "report": "The report's figures",
     "fidelity": "Simulated and real latencies",
     "simulation": "Simulated serving",
-    "specdec": "SpecDec++ offline",
     "text-to-sql": "Staged text-to-SQL agents",
 }
 """In the order of the page."""

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from agentspec.cli.main import main
 from agentspec.cli.options import add_corpora
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
@@ -27,7 +26,6 @@ from agentspec.evals.emulated import servers as emulated
 from agentspec.evals.emulated.device_profile import device_profile
 from agentspec.evals.files import work_folder, write_text
 from agentspec.evals.options import Options, check_names
-from agentspec.evals.papers import run as papers
 from agentspec.evals.run.calls import LOAD_GENERATORS, Asking
 from agentspec.evals.run.cells import PASSES, plan_cells
 from agentspec.evals.run.file import read_records
@@ -48,8 +46,7 @@ _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "aiohttp")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = Options(parser)
     add = options.add
-    what = "names of tasks, see --list; or `papers`, and names of the papers' experiments, see `papers --list`"
-    add("tasks", nargs="*", metavar="TASK", help=what)
+    add("tasks", nargs="*", metavar="TASK", help="names of tasks, see --list")
     options.flag("--list", "print the names of tasks and systems, and exit")
     system = f"system to measure, out of {','.join(EVALUATED)}; may be repeated (default: {','.join(DEFAULT_SYSTEMS)})"
     add("--system", action="append", metavar="NAME", help=system)
@@ -125,8 +122,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     """
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec eval --help")
-    if args.tasks[:1] == ["papers"]:
-        return papers.run(args, main)
     if args.list:
         print(listing())
         return 0
