@@ -13,9 +13,6 @@ from agentspec.evals.micro import step_cost as bench_step_cost
 from agentspec.evals.micro.store import bench as bench_store
 from agentspec.evals.parity import bench as bench_parity
 from agentspec.evals.report import bench as bench_report
-from agentspec.evals.served import fidelity as bench_fidelity
-from agentspec.evals.served import hybrid as bench_hybrid
-from agentspec.evals.served import load as bench_load
 from agentspec.evals.tool_calls import bench as bench_tool_calls
 
 SUITES = {
@@ -25,9 +22,6 @@ SUITES = {
         "whether an emulated device serves as fast as the real model whose step times it has",
     ),
     "engine": (bench_engine, "the engine's time and memory beside those of its peers"),
-    "fidelity": (bench_fidelity, "how well simulated latencies under load are those of real servers"),
-    "hybrid": (bench_hybrid, "suffix drafts and a draft model in one batch, compared with each of them alone"),
-    "load": (bench_load, "servers with more and more clients, plain decoding and fixed lengths beside agentspec"),
     "parity": (bench_parity, "whether servers answer as plain SGLang does, token by token"),
     "report": (bench_report, "whether the report's figures hold on recorded sets, and what it takes to make them"),
     "step-cost": (bench_step_cost, "what a decode step costs the host of a GPU, counted on an emulated one"),

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from agentspec.errors import ConfigError
 from agentspec.evals.options import Options
-from agentspec.evals.page import curve_rows, offline_rows, readme_plot, real_rows, served_rows
+from agentspec.evals.page import offline_rows, readme_plot, real_rows, served_rows
 from agentspec.evals.page.row import Content, Files, Goal, Row
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -43,19 +43,16 @@ TITLES = {
     "real": "A real model",
     "emulated": "Emulated H200",
     "predictions": "Predicted outputs",
-    "hybrid": "Suffix drafts beside a draft model",
-    "load": "More and more clients",
     "curve": "Accepted against drafted",
     "engine": "The engine beside its peers",
     "store": "The store",
     "control": "What deciding costs",
     "report": "The report's figures",
-    "fidelity": "Simulated and real latencies",
     "simulation": "Simulated serving",
     "text-to-sql": "Staged text-to-SQL agents",
 }
 """In the order of the page."""
-_READERS = {**served_rows.READERS, **offline_rows.READERS, "curve": curve_rows.curve_rows, "real": real_rows.real_rows}
+_READERS = {**served_rows.READERS, **offline_rows.READERS, "real": real_rows.real_rows}
 
 
 class Topic(NamedTuple):

@@ -16,9 +16,9 @@ from agentspec.analysis.measures.entropy import output_entropy
 from agentspec.analysis.measures.replays import cold_passes, engine_config, serve, warm_passes
 from agentspec.analysis.measures.sets import spread
 from agentspec.analysis.replay import Tokenizer
+from agentspec.analysis.replay.traces import decompressed
 from agentspec.analysis.report.facts import WIDTH
 from agentspec.errors import ConfigError
-from agentspec.evals.report.prediction import json_lines
 from agentspec.progress import Progress
 
 LEAST_OUTPUTS = 100
@@ -89,7 +89,9 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _stage_logs(path: Path, folder: Path) -> dict[str, Path]:
     """A log of each stage that has enough outputs; each of its calls is a session."""
     records: dict[str, list[dict[str, Any]]] = {}
-    for line in json_lines(path):
+    with path.open("rb") as file:
+        lines = [json.loads(line) for line in decompressed(file, path)]
+    for line in lines:
         for call in line.get("calls", ()):
             session = "/".join(str(line.get(key, "")) for key in ("session", "task", "run"))
             records.setdefault(call["stage"], []).append({"session": session, "calls": [call]})

@@ -22,7 +22,6 @@ from agentspec.evals.clients.client import ChainModel, Reply, Sender, StreamingS
 from agentspec.evals.clients.prepared_sender import PreparedSender
 from agentspec.evals.emulated.servers import device_counts, difference, emulated_span, preempted_seconds
 from agentspec.evals.run.cells import Cell
-from agentspec.evals.run.demo_passes import check_active
 from agentspec.evals.systems import System
 from agentspec.evals.workloads.task import Conversation, Unit
 from agentspec.integrations.servers.server import Server
@@ -238,6 +237,20 @@ def check_state(system: System, state: Mapping[str, Any] | None) -> None:
         check_active(told or None)
     elif told.get("active") and told.get("counters"):
         raise ServerError(f"agentspec drafts in the server of {system.label}; its figures are refused")
+
+
+def check_active(state: dict[str, Any] | None) -> None:
+    """Refuses figures that agentspec did not contribute to: SGLang goes on without a plugin that failed to load.
+
+    Raises:
+        ServerError: agentspec is inactive, or drafted nothing.
+    """
+    if state is None or not state.get("active"):
+        raise ServerError(
+            "agentspec is not active in the server, so its figures would be NGRAM's; see the server's log"
+        )
+    if not state["counters"]["drafted_tokens"]:
+        raise ServerError(f"agentspec drafted nothing, so there is nothing to show: {state['counters']}")
 
 
 def exact_answers(units: Sequence[Unit], replies: Sequence[Sequence[Reply]]) -> float | None:

@@ -33,9 +33,9 @@ def traces(tmp_path: Path) -> list[str]:
     return [str(agents), str(write_lines(tmp_path / "chat.jsonl", chats))]
 
 
-def test_agents_rank_above_noise_and_their_growth_is_predicted(traces: list[str], tmp_path: Path) -> None:
+def test_agents_rank_above_noise(traces: list[str], tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
-    words = ["--case", "ranking", "--case", "prediction", "--seeds", "1", "--json", str(out)]
+    words = ["--case", "ranking", "--json", str(out)]
     assert main(["bench", "report", *traces, "--tokenizer", str(write_byte_tokenizer(tmp_path)), *words]) == 0
     content = json.loads(out.read_text())
     rows = {row["set"]: row for row in content["ranking"]["rows"]}
@@ -43,8 +43,6 @@ def test_agents_rank_above_noise_and_their_growth_is_predicted(traces: list[str]
     assert rows["agents, write"]["entropy"] < rows["chat"]["entropy"]
     assert rows["agents, write"]["cold"] > rows["chat"]["cold"]
     assert content["ranking"]["sets_by_cold"][0] == "chat"
-    assert {row["set"] for row in content["prediction"]["rows"]} == {"agents", "chat"}
-    assert all(len(row["errors"]) == 1 for row in content["prediction"]["rows"])
 
 
 def test_halves_of_a_set_predict_each_other(
