@@ -168,13 +168,12 @@ gpu-archives: setup $(GPU_REPLICA)/.installed
 	$(PY) -m agentspec.evals.gpu --check --replica $(GPU_REPLICA)/bin/python
 
 model: setup
-	$(PY) -m agentspec.evals.research.train_tiny_sql --out evals/models/tiny-sql
+	$(PY) -m agentspec.evals.research.tiny_sql model
 	@$(MAKE) --no-print-directory drafters
 
 # What can draft for the model that is there.
 drafters: setup
-	$(PY) -m agentspec.evals.research.train_drafters --target evals/models/tiny-sql \
-		--standalone evals/models/tiny-sql-draft --eagle3 evals/models/tiny-sql-eagle3
+	$(PY) -m agentspec.evals.research.tiny_sql drafters
 
 clean:
 	rm -rf $(VENV) $(AGENTS) $(OPENHANDS) $(FRAMEWORKS) $(OLD) $(CACHE) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

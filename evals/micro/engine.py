@@ -30,7 +30,6 @@ from agentspec.evals.micro.engine_cases import (
     prompt_rows,
 )
 from agentspec.evals.micro.engine_sides import PEERS, Ours, engine
-from agentspec.evals.micro.engine_stall import stall_rows
 from agentspec.evals.micro.engine_threads import thread_rows
 from agentspec.evals.micro.texts import Texts, gather_texts
 from agentspec.evals.options import Options
@@ -102,7 +101,7 @@ def parse_sizes(text: str) -> dict[str, int]:
     return sizes
 
 
-def measure(texts: Texts, sizes: dict[str, int], peers: Sequence[str], *, stall_seconds: float = 5.0) -> Iterator[Row]:
+def measure(texts: Texts, sizes: dict[str, int], peers: Sequence[str]) -> Iterator[Row]:
     """All cases, with sizes in ascending order; an index grows from one size to the next.
 
     Raises:
@@ -122,4 +121,3 @@ def measure(texts: Texts, sizes: dict[str, int], peers: Sequence[str], *, stall_
             yield row
     labels = list(sizes)
     yield from growth_rows(rows, labels[0], labels[-1])
-    yield from stall_rows(indexes, texts.outputs, texts.requests[0], labels[-1], stall_seconds)

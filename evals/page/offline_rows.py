@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from agentspec.evals.page.row import Content, Files, Goal, Row, at_least, at_most, mean, short
+from agentspec.evals.page.row import Files, Goal, Row, at_least, at_most, mean, short
 
 Replay = Mapping[str, Any]
 
@@ -22,7 +22,6 @@ _ENGINE_CASES = {
     "insert_all_threads": "a finished output, all threads",
     "draft_bs64_hot": "draft, 64 requests",
     "draft_bs1_hot": "draft, 1 request",
-    "stall": "longest draft while outputs are finished",
     "threads_draft_bs64_hot": "draft on two threads, 64 requests",
     "threads_draft_bs16_hot": "draft on two threads, 16 requests",
 }
@@ -57,41 +56,8 @@ def _tokens(size: str) -> int:
     return int(size[:-1]) * {"k": 1_000, "m": 1_000_000}[size[-1]]
 
 
-def _replays(name: str, content: Content) -> Iterator[Row]:
-    """Accepted and drafted tokens a step, at most 16 drafted; for a peer with several settings, the best one."""
-    for trace, systems in best_replays(content).items():
-        ours = systems.get("agentspec")
-        if ours is None:
-            continue
-        peers = {system: row for system, row in systems.items() if system in ("arctic", "ngram", "suffixdecoding")}
-        setting = "" if ours["setting"] == "defaults" else f", {ours['setting']}"
-        yield Row(
-            trace,
-            f"agentspec{setting}",
-            _accepted(ours),
-            ", ".join(f"{_PEERS[system]} {_accepted(row)}" for system, row in peers.items()),
-            (),
-            name,
-        )
-
-
-_PEERS = {"arctic": "ArcticInference", "ngram": "NGRAM", "suffixdecoding": "paper's rule"}
-
-
 def _accepted(row: Mapping[str, Any]) -> str:
     return f"{row['accepted_per_step']:.2f} ({row['drafted_per_step']:.1f})"
-
-
-def best_replays(content: Content) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """For each trace and pass, the row of each system that accepts most, at most 16 tokens drafted."""
-    found: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for row in content["rows"]:
-        if row["max_draft_tokens"] == 16:
-            of_trace = found.setdefault(f"{row['set']}, {row['pass']}", {})
-            best = of_trace.get(row["system"])
-            if best is None or row["accepted_per_step"] > best["accepted_per_step"]:
-                of_trace[row["system"]] = row
-    return found
 
 
 def control_rows(files: Files) -> list[Row]:
@@ -299,25 +265,6 @@ def _curve(rows: Sequence[Replay]) -> str:
     return " / ".join(map(_accepted, rows))
 
 
-def text_to_sql_rows(files: Files) -> list[Row]:
-    rows: list[Row] = []
-    for name, content in files.items():
-        if "rows" in content:
-            rows += _replays(name, content)
-        elif "accuracy" in content:
-            rows.append(
-                Row(
-                    f"{content['questions']} questions, execution accuracy",
-                    "staged agents, reference that knows the gold answers",
-                    f"{content['accuracy']:.1%}",
-                    "",
-                    (),
-                    name,
-                )
-            )
-    return rows
-
-
 READERS: dict[str, Callable[[Files], list[Row]]] = {
     "engine": engine_rows,
     "control": control_rows,
@@ -325,5 +272,4 @@ READERS: dict[str, Callable[[Files], list[Row]]] = {
     "simulation": simulation_rows,
     "store": store_rows,
     "curve": curve_rows,
-    "text-to-sql": text_to_sql_rows,
 }

@@ -49,7 +49,6 @@ TITLES = {
     "control": "What deciding costs",
     "report": "The report's figures",
     "simulation": "Simulated serving",
-    "text-to-sql": "Staged text-to-SQL agents",
 }
 """In the order of the page."""
 _READERS = {**served_rows.READERS, **offline_rows.READERS, "real": real_rows.real_rows}

@@ -40,12 +40,10 @@ class Asking:
     """Turns messages into the token ids of a prompt."""
     is_replay: bool
     is_emulated: bool = False
-    """Whether servers emulate a device, so that seconds are those of its clock."""
+    """Whether servers emulate a device, so that seconds are those of its clock. Requests are then prepared beforehand and
+    not streamed; see PreparedSender."""
     temperature: float = 0.0
     """Above 0, answers are sampled, and are not compared."""
-    client_work: int = 0
-    """Above 0: requests are prepared beforehand, each answer is parsed this many times while the server works, and its
-    request is encoded once less than that; see PreparedSender. 0: requests are streamed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,14 +128,14 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
         turns = cell.turns
         for number, units in enumerate(turns, 1):
             began = server.cpu_seconds()
-            preempted_before = preempted_seconds(server) if asking.client_work else 0.0
+            preempted_before = preempted_seconds(server) if asking.is_emulated else 0.0
             device_began = device_counts(server) if asking.is_emulated else {}
             some = asyncio.run(_ask(server, units, cell.concurrency, asking))
             cpu_seconds += server.cpu_seconds() - began
             answers = [reply for one in some for reply in one.replies]
             took = max(reply.ended for reply in answers) - min(reply.began for reply in answers)
             wall_seconds += took
-            preempted += preempted_seconds(server) - preempted_before if asking.client_work else 0.0
+            preempted += preempted_seconds(server) - preempted_before if asking.is_emulated else 0.0
             if asking.is_emulated:
                 counted = difference(device_counts(server), device_began)
                 device.update(counted)
@@ -275,9 +273,9 @@ async def _ask(server: Server, units: Sequence[Unit], clients: int, asking: Aski
     """The results of the units in their order, asked by `clients` clients."""
     async with AsyncExitStack() as stack:
         sender: Sender
-        if asking.client_work:
+        if asking.is_emulated:
             bodies = [call.body for unit in units if isinstance(unit, Conversation) for call in unit.calls]
-            sender = await stack.enter_async_context(PreparedSender(server.url, bodies, asking.client_work))
+            sender = await stack.enter_async_context(PreparedSender(server.url, bodies))
         else:
             sender = await stack.enter_async_context(StreamingSender(server.url))
         return await closed_loop(sender, units, clients, asking)

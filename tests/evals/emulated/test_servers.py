@@ -65,7 +65,6 @@ def write_trace(folder: Path) -> None:
         (["math_gsm8k", "--emulate", "h100-70b"], "h200-8b, h200-32b"),
         (["open_chat", "--emulate", "h200-8b"], "recorded answers"),
         (["math_gsm8k", "--emulate", "h200-8b", "--model", "elsewhere"], "--model"),
-        (["math_gsm8k", "--emulate", "h200-8b", "--client-work", "0"], "--client-work"),
         (["math_gsm8k", "--emulate", "h200-8b", "--head", "9"], "--head"),
         (["math_gsm8k", "--emulate", "h200-8b", "--head", "perfect"], "published or recorded"),
         (["math_gsm8k", "--emulate", "h200-8b", "--session-calls", "0"], "--session-calls"),
@@ -95,11 +94,11 @@ def test_records_tell_the_device_and_answers_are_whole(
     out = tmp_path / "out.json"
     words = ["eval", "math_gsm8k", "--emulate", "h200-8b", "--data", str(tmp_path), "--system", "none"]
     words += ["--system", "hybrid", "--concurrency", "2", "--repeat", "1", "--requests", "4", "--json", str(out)]
-    assert main([*words, "--client-work", "2"]) == 0
+    assert main(words) == 0
     content = json.loads(out.read_text(encoding="utf-8"))
     assert {record["emulated"] for record in content["records"]} == {"h200-8b"}
     assert content["settings"]["max_prompt_tokens"] > 100_000 and content["settings"]["max_answer_tokens"] == 2048
-    assert all(asking.is_emulated and asking.client_work == 2 for _, asking in asked)
+    assert all(asking.is_emulated for _, asking in asked)
     assert asked[0][0].emulation.name == "h200-8b"
     assert "math_gsm8k, emulated h200-8b" in capsys.readouterr().out
 
@@ -294,5 +293,3 @@ def test_a_sender_that_reaches_no_server_tells_it() -> None:
             return await sender.send(body)
 
     assert asyncio.run(send()).error
-    with pytest.raises(ConfigError, match="--client-work"):
-        PreparedSender("http://127.0.0.1:9", [], 0)

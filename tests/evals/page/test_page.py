@@ -131,18 +131,6 @@ def test_a_step_is_judged_where_it_is_worst() -> None:
     assert row.goals == (("idle 20 %, goal <= 10 %", False),)
 
 
-def test_replays_stand_beside_peers_at_their_best() -> None:
-    rows = [
-        {"set": "chat@:9", "pass": "cold", "system": system, "max_draft_tokens": number, "accepted_per_step": value,
-         "drafted_per_step": 8.0, "setting": "defaults"}
-        for system, number, value in (
-            ("agentspec", 16, 3.0), ("agentspec", 32, 4.0), ("arctic", 16, 1.0), ("arctic", 16, 2.0), ("oracle", 16, 9.0),
-        )
-    ]  # fmt: skip
-    row = topic_rows("text-to-sql", {"replay.json": {"rows": rows}})[0]
-    assert (row.workload, row.figure, row.baseline) == ("chat@:9, cold", "3.00 (8.0)", "ArcticInference 2.00 (8.0)")
-
-
 def test_halves_judge_how_many_intervals_held() -> None:
     state = {"held": 0.99, "reported": 3.98, "below": 0.11, "above": 0.12, "replayed": 4.0}
     rows = [{"set": "chat", "sessions": 80, "draws": 50, "cold": state, "warm": {**state, "held": 0.8}}]
