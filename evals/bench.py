@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from agentspec.errors import ConfigError
 from agentspec.evals.emulated import bench as bench_emulation
-from agentspec.evals.micro import control as bench_control
 from agentspec.evals.micro import engine as bench_engine
 from agentspec.evals.micro import step_cost as bench_step_cost
 from agentspec.evals.micro.store import bench as bench_store
@@ -16,19 +15,18 @@ from agentspec.evals.report import bench as bench_report
 from agentspec.evals.tool_calls import bench as bench_tool_calls
 
 SUITES = {
-    "control": (bench_control, "time that choosing draft lengths adds to a decode step"),
     "emulation": (
         bench_emulation,
         "whether an emulated device serves as fast as the real model whose step times it has",
     ),
     "engine": (bench_engine, "the engine's time and memory beside those of its peers"),
     "parity": (bench_parity, "whether servers answer as plain SGLang does, token by token"),
-    "report": (bench_report, "whether the report's figures hold on recorded sets, and what it takes to make them"),
+    "report": (bench_report, "whether the report's figures hold on recorded sets"),
     "step-cost": (bench_step_cost, "what a decode step costs the host of a GPU, counted on an emulated one"),
     "tool-calls": (bench_tool_calls, "whether streamed tool calls and reasoning are the same whatever a step accepted"),
     "store": (
         bench_store,
-        "what the store saves a starting server, how fast replicas share, and what that costs a step",
+        "what the store saves a starting server, and how fast replicas share",
     ),
 }
 

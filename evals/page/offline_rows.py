@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from agentspec.evals.page.row import Files, Goal, Row, at_least, at_most, mean, short
+from agentspec.evals.page.row import Files, Goal, Row, at_least, mean, short
 
 Replay = Mapping[str, Any]
 
@@ -60,24 +60,6 @@ def _accepted(row: Mapping[str, Any]) -> str:
     return f"{row['accepted_per_step']:.2f} ({row['drafted_per_step']:.1f})"
 
 
-def control_rows(files: Files) -> list[Row]:
-    rows = []
-    for name, content in files.items():
-        for batch in (256, 64, 1):
-            some = {
-                row["controller"]: row["value"]
-                for row in content["rows"]
-                if (row["batch"], row["drafts"]) == (batch, "full")
-            }
-            ours = some.pop("goodput", None)
-            if ours is not None:
-                goals = (at_most("time", ours, 0.3, " ms"),) if batch == 256 else ()
-                others = ", ".join(f"{controller} {value:.3f}" for controller, value in some.items())
-                title = f"deciding for {batch} {'row' if batch == 1 else 'rows'}"
-                rows.append(Row(title, "goodput", f"{ours:.3f} ms", others, goals, name))
-    return rows
-
-
 def report_rows(files: Files) -> list[Row]:
     rows: list[Row] = []
     for name, content in files.items():
@@ -85,7 +67,6 @@ def report_rows(files: Files) -> list[Row]:
             rows.append(_ranking(name, content["ranking"]))
         if "halves" in content:
             rows += _halves(name, content["halves"])
-        rows += [_scale(name, row) for row in content.get("scale", ())]
     return rows
 
 
@@ -117,14 +98,6 @@ def _halves(name: str, found: Mapping[str, Any]) -> Iterator[Row]:
     goal = f"{min(held):.0%} to {max(held):.0%} held, goal {least:.0%} to {most:.0%}"
     met = least <= min(held) and max(held) <= most
     yield Row("90 % intervals of all sets", "report", "", "", (Goal(goal, met),), name)
-
-
-def _scale(name: str, row: Mapping[str, Any]) -> Row:
-    million = row["output_tokens"] / 1e6
-    # The time is a goal for a log of usual size, the memory for a large one.
-    goal = at_most("time", row["seconds"], 60, " s") if million < 2 else at_most("memory", row["peak_mb"], 1024, " MB")
-    figure = f"{row['seconds']:.0f} s, {row['peak_mb']:.0f} MB"
-    return Row(f"reading a log of {million:.0f} million output tokens", "report", figure, "", (goal,), name)
 
 
 def simulation_rows(files: Files) -> list[Row]:
@@ -180,11 +153,6 @@ _STORE_CASES = {
         "warm_start_redis",
         "warm_start_sqlite",
     ),
-    "CPU time of the step's thread for a finished output; Redis healthy, 300 ms a reply, stopped": (
-        "publish_us_healthy",
-        "publish_us_slow",
-        "publish_us_dead",
-    ),
     "lag from a finished output to another replica, p99, 200 outputs a second; Redis, SQLite": (
         "follower_lag_p99_s",
         "follower_lag_p99_s_sqlite",
@@ -193,7 +161,7 @@ _STORE_CASES = {
     "10 million tokens ready to draft from; Redis": ("ready_10m_redis_s",),
     "10 million tokens ready to draft from; SQLite": ("ready_10m_sqlite_s",),
 }
-_STORE_UNITS = {"ratio of accepted tokens a step": "x", "us of CPU": "us"}
+_STORE_UNITS = {"ratio of accepted tokens a step": "x"}
 
 
 def curve_rows(files: Files) -> list[Row]:
@@ -267,7 +235,6 @@ def _curve(rows: Sequence[Replay]) -> str:
 
 READERS: dict[str, Callable[[Files], list[Row]]] = {
     "engine": engine_rows,
-    "control": control_rows,
     "report": report_rows,
     "simulation": simulation_rows,
     "store": store_rows,

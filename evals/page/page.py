@@ -46,7 +46,6 @@ TITLES = {
     "curve": "Accepted against drafted",
     "engine": "The engine beside its peers",
     "store": "The store",
-    "control": "What deciding costs",
     "report": "The report's figures",
     "simulation": "Simulated serving",
 }

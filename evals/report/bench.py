@@ -1,11 +1,10 @@
-"""`agentspec bench report`: whether the report's figures hold, and what it takes to make them.
+"""`agentspec bench report`: whether the report's figures hold.
 
 ranking     whether entropy and accept length rank sets, and stages served separately, alike
 halves      the intervals of a report on a random half of the sessions contain the replay of the other half
-scale       seconds and peak memory of the whole command on logs of many tokens, in a separate process
 
 Dataset: recorded traces, see agentspec.analysis.replay.traces; staged ones give a set for each stage with enough calls.
-Metric: Spearman's rank correlation; share of intervals that hold; seconds; MB of peak resident memory.
+Metric: Spearman's rank correlation; share of intervals that hold.
 Pattern: all are read as the report reads.
 """
 
@@ -24,11 +23,10 @@ from agentspec.evals.options import Options
 from agentspec.evals.report.halves import COVERAGE, halves_row
 from agentspec.evals.report.halves import shown as shown_halves
 from agentspec.evals.report.ranking import ranking, ranking_rows
-from agentspec.evals.report.scale import scale_row
 
-CASES = ("ranking", "scale", "halves")
+CASES = ("ranking", "halves")
 # The halves take hours, so they run only on request.
-_DEFAULT_CASES = CASES[:2]
+_DEFAULT_CASES = CASES[:1]
 CONTROLS = ("chat", "math")
 _RANK_GOAL = 0.9
 
@@ -43,9 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.number("--halves-outputs", 400, "for the halves: outputs of the first half that are reported on")
     most = "for the halves: outputs of the second half that are replayed (default: all)"
     options.add("--halves-replayed", type=int, metavar="N", help=most)
-    scale = "output tokens of a generated log; may be repeated (default 1000000)"
-    options.add("--scale-tokens", type=int, action="append", metavar="N", help=scale)
-    options.number("--memory-mb", 1024, "memory limit of the reports on generated logs")
     options.file("--json", "write the figures to FILE")
 
 
@@ -74,11 +69,4 @@ def run(args: argparse.Namespace) -> int:
                 content["halves"]["rows"].append(row)
                 print(shown_halves(row), flush=True)
                 write_json(args.json, content)
-        if "scale" in chosen:
-            content["scale"] = []
-            for tokens in args.scale_tokens or [1_000_000]:
-                row = scale_row(args.traces[0], tokenizer, args.tokenizer, tokens, args.memory_mb, Path(folder))
-                content["scale"].append(row)
-                print(row)
-            write_json(args.json, content)
     return 0

@@ -1,4 +1,4 @@
-"""`agentspec bench store`: what the store saves a starting server, how fast replicas share, and what that costs a step.
+"""`agentspec bench store`: what the store saves a starting server, and how fast replicas share.
 
 Dataset: recorded calls, the shipped text-to-SQL work and the Python source installed here (see micro/texts.py).
 Metric: a figure a case, with its target if it has one; see the module of each.
@@ -23,7 +23,6 @@ from agentspec.errors import ConfigError
 from agentspec.evals.files import write_json
 from agentspec.evals.micro.engine import parse_sizes
 from agentspec.evals.micro.store.load import LOAD_ROWS, load_rows
-from agentspec.evals.micro.store.publish import STATES, publish_rows
 from agentspec.evals.micro.store.ready import ready_rows
 from agentspec.evals.micro.store.redis_server import redis_version
 from agentspec.evals.micro.store.replica import KINDS
@@ -33,7 +32,6 @@ from agentspec.evals.micro.texts import Tokens, gather_texts
 from agentspec.evals.options import Options
 
 _PACKAGES = ("agentspec", "numpy", "redis", "zstandard")
-_NUM_PUBLISHED = 1000
 # The outputs of the load are windows of a text with this many tokens.
 _LOAD_TEXT_TOKENS = 2_000_000
 
@@ -85,12 +83,7 @@ class Case:
 
 def cases(size: str) -> list[Case]:
     """All cases in order. Those whose figures a busy machine distorts most come first."""
-    found = [
-        Case(
-            tuple(f"publish_us_{state}" for state in STATES),
-            lambda bench, folder: publish_rows(bench.text(), _NUM_PUBLISHED, folder),
-        ),
-    ]
+    found = []
     for kind in reversed(KINDS):
         suffix = "" if kind == "redis" else f"_{kind}"
         found += [

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from agentspec.config import EngineConfig
 from agentspec.engine import Engine, TokenArray, request_hash
 from agentspec.errors import StoreError
-from agentspec.evals.micro.store.publish import OUTPUT_TOKENS
 from agentspec.evals.micro.store.replica import NAMESPACE, NEVER, SCOPE, Replica, empty_store, peak_rss_mb, stored_bytes
 from agentspec.evals.micro.store.rows import Row
 from agentspec.evals.micro.texts import Tokens
@@ -42,6 +41,7 @@ LOAD_ROWS = (
 )
 NUM_WRITERS = 2
 OUTPUTS_PER_SECOND = 200
+OUTPUT_TOKENS = 2000
 _TAIL = 16
 # Interval at which the follower's index is checked. Measured lags are too long by at most this.
 _LOOK_SECONDS = 0.005

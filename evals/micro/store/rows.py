@@ -12,7 +12,6 @@ _TARGETS = {
     "lost_outputs": ("<=", 0.0),
     "ready_10m_sqlite_s": ("<=", 3.0),
     "ready_10m_redis_s": ("<=", 10.0),
-    "publish_us_": ("<=", 20.0),
 }
 """Prefix of a case's name -> target of its value."""
 

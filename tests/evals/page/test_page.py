@@ -79,18 +79,15 @@ def record(system: str, speed: float, repeat: int = 0, task: str = "text_to_sql"
 
 
 def test_goals_that_were_missed_say_so(tmp_path: Path) -> None:
-    rows = [
-        {"batch": 256, "drafts": "full", "controller": controller, "value": value}
-        for controller, value in (("goodput", 0.5), ("fixed", 0.1))
-    ]
-    write(tmp_path, "control/bench.json", {"rows": rows, "command": ["agentspec", "bench", "control"]})
+    ranking = {"goal": 0.9, "ranked": 3, "spearman_entropy_cold": 0.5, "spearman_entropy_100_cold": 0.4}
+    write(tmp_path, "report/bench.json", {"ranking": ranking, "command": ["agentspec", "bench", "report"]})
     topic = read_topics(tmp_path)[0]
-    text = summary([topic], {"control/bench.json": "1234567"})
+    text = summary([topic], {"report/bench.json": "1234567"})
     assert "Of the 1 goals that the evals set, 0 are met and 1 are missed." in text
-    assert "  - deciding for 256 rows; goodput: time 0.5 ms, goal <= 0.3 ms" in text
-    shown = table(topic, {"control/bench.json": "1234567"}, "../results")
-    assert "time 0.5 ms, goal <= 0.3 ms: **missed**" in shown
-    assert "| [`agentspec bench control`](../results/control/bench.json) | 1234567 |" in shown
+    assert "3 sets and stages; report: correlation 0.50, goal >= 0.9" in text
+    shown = table(topic, {"report/bench.json": "1234567"}, "../results")
+    assert "correlation 0.50, goal >= 0.9: **missed**" in shown
+    assert "| [`agentspec bench report`](../results/report/bench.json) | 1234567 |" in shown
 
 
 def test_a_ratio_of_several_repeats_is_that_of_their_means_and_cells_are_judged_together() -> None:
