@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ServerError
-from agentspec.evals.clients.client import ChainModel, Reply, Sender, StreamingSender
-from agentspec.evals.clients.prepared_sender import PreparedSender
+from agentspec.evals.clients.client import ChainModel, PreparedSender, Reply, Sender, StreamingSender
 from agentspec.evals.emulated.servers import device_counts, difference, emulated_span, preempted_seconds
 from agentspec.evals.run.cells import Cell
 from agentspec.evals.systems import System

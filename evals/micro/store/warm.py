@@ -101,15 +101,7 @@ def warm_start_rows(kind: str, traces: Sequence[SplitTrace], folder: Path) -> It
         unit="ratio of accepted tokens a step",
         more={
             "accepted_per_step": {name: round(_ratio(figure), 4) for name, figure in figures.items()},
-            "traces": {
-                trace.name: {
-                    "learned_calls": len(trace.learned),
-                    "held_out_calls": len(trace.held_out),
-                    "held_out_tokens": sum(len(call.output) for call in trace.held_out),
-                    **{name: round(_ratio([figure[i]]), 4) for name, figure in figures.items()},
-                }
-                for i, trace in enumerate(traces)
-            },
+            "learned_calls": num_learned,
             "loaded_outputs": health["loaded_outputs"],
         },
     )

@@ -14,8 +14,7 @@ import pytest
 
 from agentspec.cli import main
 from agentspec.errors import ConfigError, ServerError
-from agentspec.evals.clients.client import Reply
-from agentspec.evals.clients.prepared_sender import PreparedSender
+from agentspec.evals.clients.client import PreparedSender, Reply
 from agentspec.evals.emulated import draft_hits
 from agentspec.evals.emulated import servers as emulation
 from agentspec.evals.emulated.device_profile import device_profile

@@ -113,7 +113,6 @@ def test_a_follower_receives_what_two_writers_finish(kind: str, tmp_path: Path) 
     lags = [rows[f"follower_lag_{quantile}_s{suffix}"].value for quantile in ("p50", "p99")]
     assert 0 < lags[0] <= lags[1]
     assert rows[f"follower_lag_p99_s{suffix}"].more["arrival_p99_s"] <= lags[1]
-    assert rows[f"follower_peak_rss_mb{suffix}"].value > 20
 
 
 @pytest.mark.redis
