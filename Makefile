@@ -43,9 +43,9 @@ ifneq ($(CCACHE),)
 export CMAKE_CXX_COMPILER_LAUNCHER := $(CCACHE)
 endif
 
-.PHONY: demo test test-all rare setup arctic agents openhands openhands-if-possible coding-agents frameworks \
+.PHONY: demo test test-all rare setup arctic agents openhands openhands-if-possible frameworks \
 	old-sglang links gpu-replica gpu-archives \
-	format lint types native-test native-sanitizers chromium prometheus fuzz real-models model drafters acceptance clean help
+	format lint types native-test native-sanitizers chromium prometheus fuzz real-models model drafters clean help
 
 help:
 	@sed -n '1,/^PYTHON/p' Makefile | grep '^#'
@@ -135,10 +135,6 @@ build/native-%.tested: setup
 	@$(BIN)/cmake --build build/native-$*
 	@$(BIN)/ctest --test-dir build/native-$* --output-on-failure --timeout 300
 
-# mini-swe-agent and OpenHands end to end, against plain SGLang and agentspec in turns: an hour or more on two cores.
-coding-agents: $(AGENTS)/.installed $(OPENHANDS)/.installed setup
-	$(PY) -m agentspec.evals.run.coding_agents
-
 # Random bytes against the segment loader and the engine's operations; needs clang. FUZZ_SECONDS for each target.
 FUZZ_SECONDS ?= 60
 fuzz: setup
@@ -168,19 +164,12 @@ gpu-archives: setup $(GPU_REPLICA)/.installed
 	$(PY) -m agentspec.evals.gpu --check --replica $(GPU_REPLICA)/bin/python
 
 model: setup
-	$(PY) -m agentspec.evals.research.train_tiny_sql --out evals/models/tiny-sql
+	$(PY) -m agentspec.evals.research.tiny_sql model
 	@$(MAKE) --no-print-directory drafters
-	@$(MAKE) --no-print-directory acceptance
 
 # What can draft for the model that is there.
 drafters: setup
-	$(PY) -m agentspec.evals.research.train_drafters --target evals/models/tiny-sql \
-		--standalone evals/models/tiny-sql-draft --eagle3 evals/models/tiny-sql-eagle3
-
-# What predicts which of the drafters' tokens will be accepted; all that were trained stay in build/acceptance-heads.
-acceptance: setup
-	$(PY) -m agentspec.evals.research.train_acceptance --target evals/models/tiny-sql \
-		--standalone evals/models/tiny-sql-draft --eagle3 evals/models/tiny-sql-eagle3 --grid build/acceptance-heads
+	$(PY) -m agentspec.evals.research.tiny_sql drafters
 
 clean:
 	rm -rf $(VENV) $(AGENTS) $(OPENHANDS) $(FRAMEWORKS) $(OLD) $(CACHE) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,42 +7,26 @@ from collections.abc import Sequence
 
 from agentspec.errors import ConfigError
 from agentspec.evals.emulated import bench as bench_emulation
-from agentspec.evals.micro import control as bench_control
 from agentspec.evals.micro import engine as bench_engine
-from agentspec.evals.micro import rollouts as bench_rollouts
 from agentspec.evals.micro import step_cost as bench_step_cost
 from agentspec.evals.micro.store import bench as bench_store
 from agentspec.evals.parity import bench as bench_parity
 from agentspec.evals.report import bench as bench_report
-from agentspec.evals.research import draft_model_state as bench_drafter_state
-from agentspec.evals.research import specdec as bench_specdec
-from agentspec.evals.research import unions as bench_unions
-from agentspec.evals.served import fidelity as bench_fidelity
-from agentspec.evals.served import hybrid as bench_hybrid
-from agentspec.evals.served import load as bench_load
 from agentspec.evals.tool_calls import bench as bench_tool_calls
 
 SUITES = {
-    "control": (bench_control, "time that choosing draft lengths adds to a decode step"),
-    "drafter-state": (bench_drafter_state, "whether a head drafts as well after steps that suffix drafts served"),
     "emulation": (
         bench_emulation,
         "whether an emulated device serves as fast as the real model whose step times it has",
     ),
     "engine": (bench_engine, "the engine's time and memory beside those of its peers"),
-    "fidelity": (bench_fidelity, "how well simulated latencies under load are those of real servers"),
-    "hybrid": (bench_hybrid, "suffix drafts and a draft model in one batch, compared with each of them alone"),
-    "load": (bench_load, "servers with more and more clients, plain decoding and fixed lengths beside agentspec"),
     "parity": (bench_parity, "whether servers answer as plain SGLang does, token by token"),
-    "report": (bench_report, "whether the report's figures hold on recorded sets, and what it takes to make them"),
-    "rollouts": (bench_rollouts, "the time until the last of many rollouts of a few prompts has ended"),
-    "specdec": (bench_specdec, "drafts that stop where a head expects a rejection, beside drafts of a fixed length"),
+    "report": (bench_report, "whether the report's figures hold on recorded sets"),
     "step-cost": (bench_step_cost, "what a decode step costs the host of a GPU, counted on an emulated one"),
     "tool-calls": (bench_tool_calls, "whether streamed tool calls and reasoning are the same whatever a step accepted"),
-    "union": (bench_unions, "suffix drafts and a draft model's trees at equal numbers of nodes, apart and together"),
     "store": (
         bench_store,
-        "what the store saves a starting server, how fast replicas share, and what that costs a step",
+        "what the store saves a starting server, and how fast replicas share",
     ),
 }
 

@@ -84,28 +84,6 @@ STANDALONE_CHAINS = {
     for steps in (3, 5, 7)
 }  # fmt: skip
 
-# Fewer passes of the draft model. On a CPU each pass takes as long as several verified tokens.
-EAGLE3_CHAIN = System(
-    "SGLang + EAGLE-3, chains of 3",
-    "EAGLE3",
-    (
-        *_EAGLE3, "--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4",
-    ),
-)  # fmt: skip
-
-
-def eagle3_tree(steps: int) -> System:
-    """EAGLE-3 with trees of `steps` steps and two branches each. The best two nodes a step are verified."""
-    return System(
-        f"SGLang + EAGLE-3, {steps} steps",
-        "EAGLE3",
-        (
-            *_EAGLE3, "--speculative-num-steps", str(steps), "--speculative-eagle-topk", "2",
-            "--speculative-num-draft-tokens", str(2 * steps),
-        ),
-    )  # fmt: skip
-
-
 # The shipped head's own probabilities predict acceptance as well as its acceptance head does.
 OWN_ESTIMATES = {"AGENTSPEC_ACCEPTANCE_HEAD": "none"}
 

@@ -10,21 +10,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import platform
-import sqlite3
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from agentspec.environment import describe
 from agentspec.evals.files import write_json
 from agentspec.evals.sql_databases import temporary_databases
-from agentspec.installation import DISTRIBUTION
 from agentspec.workflows.text_to_sql import (
     OUTCOMES,
     STAGES,
@@ -56,11 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         answers = asyncio.run(_run(options, questions, databases, config))
         seconds = time.perf_counter() - start
     report = {
-        "command": ["python", "-m", "agentspec.evals.text_to_sql", *(arguments or sys.argv[1:])],
+        **describe(("agentspec", "openai", "torch", "transformers")),
         "seed": options.seed,
         "chain": asdict(config),
-        "versions": _versions(),
-        "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "system": platform.system()},
         "seconds": round(seconds, 2),
         **summarize(answers),
         "tasks": [
@@ -117,11 +112,9 @@ def summarize(answers: Sequence[Answer]) -> dict[str, Any]:
     """Counts by outcome, database and intent, and tokens by stage; `accuracy` is the share of correct answers."""
     outcomes = Counter(answer.outcome for answer in answers)
     by_database: dict[str, Counter[str]] = defaultdict(Counter)
-    by_intent: dict[str, Counter[str]] = defaultdict(Counter)
     tokens: dict[str, list[tuple[int, int]]] = {stage: [] for stage in STAGES}
     for answer in answers:
         by_database[answer.question.database][answer.outcome] += 1
-        by_intent[answer.question.intent][answer.outcome] += 1
         for call in answer.calls:
             if not call.completion.error:
                 tokens[call.stage].append((call.completion.prompt_tokens, call.completion.completion_tokens))
@@ -130,7 +123,6 @@ def summarize(answers: Sequence[Answer]) -> dict[str, Any]:
         "accuracy": outcomes["correct"] / len(answers) if answers else 0.0,
         "outcomes": {outcome: outcomes[outcome] for outcome in OUTCOMES},
         "databases": {name: dict(counts) for name, counts in sorted(by_database.items())},
-        "intents": {name: dict(counts) for name, counts in sorted(by_intent.items())},
         "stages": {stage: _stage_tokens(pairs) for stage, pairs in tokens.items()},
     }
 
@@ -174,16 +166,6 @@ def _record(answer: Answer) -> dict[str, Any]:
         "detail": answer.detail,
         "calls": [{"stage": call.stage, **asdict(call.completion)} for call in answer.calls],
     }
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
-    for name in ("agentspec", "openai", "torch", "transformers"):
-        try:
-            found[name] = metadata.version(DISTRIBUTION if name == "agentspec" else name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -123,7 +122,6 @@ def record(
     session_tokens: int,
     session_calls: int,
     seed: int,
-    known: Mapping[str, Sequence[Sequence[int]]],
 ) -> Iterator[dict[str, Sequence[Sequence[int]]]]:
     """Reads drawn sessions. After each, gives what DraftHits.sessions holds, in the order of the trace.
 
@@ -134,16 +132,13 @@ def record(
         session_tokens: A session ends before the first call whose prompt and answer have more tokens.
         session_calls: Greatest number of calls of a session.
         seed: Of the drawing.
-        known: Sessions that were recorded before; they are not read again.
     """
-    found = dict(known)
+    found: dict[str, Sequence[Sequence[int]]] = {}
     begun = model.num_read
     with Progress("reading", num_tokens, line_seconds=20.0) as progress:
         for name in drawn(sessions, seed):
             if model.num_read - begun >= num_tokens:
                 break
-            if name in known:
-                continue
             calls: list[list[int]] = []
             for messages, answer in chats(sessions[name][:session_calls]):
                 prompt, ids = model.tokens(messages, answer)
@@ -230,7 +225,6 @@ def _parser() -> argparse.ArgumentParser:
     options.number("--session-tokens", 12_000, "end a session before a call with more than N tokens")
     options.number("--session-calls", 100, "read at most N calls of a session")
     options.number("--seed", 0, "seed of the drawing")
-    options.flag("--more", "keep what the files have, and read further sessions")
     options.folder("--out", "for the files", FOLDER)
     return parser
 
@@ -244,35 +238,24 @@ def _run(given: argparse.Namespace) -> int:
         say(trace)
         sessions = recorded_sessions([trace_path(given.data, trace)])
         began, read_before = time.monotonic(), model.num_read
-        known = DraftHits.load(given.out, trace) if given.more else DraftHits({}, {})
         about = {
             **describe(("agentspec", "torch", "transformers")),
             "trace": trace,
             "model": given.model.name,
             "tokenizer": model.tokenizer.name,
             "dtype": given.dtype,
-            "commit": _commit(),
             **{option: getattr(given, option) for option in ("tokens", "session_tokens", "session_calls", "seed")},
         }
         limits = {name: about[name] for name in ("session_tokens", "session_calls", "seed")}
         # The file is written after each session, so that a run that is stopped was not in vain.
-        for found in record(model, sessions, num_tokens=given.tokens, known=known.sessions, **limits):
-            computed = known.about.get("computed_tokens", 0) + model.num_read - read_before
-            seconds = round(known.about.get("seconds", 0.0) + time.monotonic() - began, 1)
+        for found in record(model, sessions, num_tokens=given.tokens, **limits):
+            computed = model.num_read - read_before
+            seconds = round(time.monotonic() - began, 1)
             sums = {**sums_of(found), "computed_tokens": computed, "seconds": seconds}
             path = DraftHits({**about, **sums}, found).save(given.out, trace)
             share = sums["hits"] / max(sums["answer_tokens"], 1)
             say(f"{path.name}: {sums['calls']} calls of {sums['sessions']} sessions, {share:.1%} hits, {seconds} s")
     return 0
-
-
-def _commit() -> str | None:
-    """The project's commit, or None where there is no repository."""
-    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 if __name__ == "__main__":

@@ -8,16 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from agentspec.errors import ServerError
-from agentspec.evals.clients.open_loop import Answered, send_closed
 from agentspec.evals.gpu.records import Record
 from agentspec.evals.gpu.run import Run
 from agentspec.evals.gpu.servers import CPU_BACKEND, HEAD_STEPS, WITH_HEAD, algorithm, replay_server
-from agentspec.evals.gpu.work import Cell, load_cells
+from agentspec.evals.gpu.work import Cell, RecordedCall, Session, load_cells
 from agentspec.integrations.servers.server import RunningServer, Server
 from agentspec.progress import say
 
@@ -127,7 +126,7 @@ def measure(server: RunningServer, cell: Cell, system: str) -> Record:
     calls = [call for session in cell.sessions for call in session]
     wrong = 0
     for call, answer in zip(calls, answers, strict=True):
-        output, expected = answer.output.tolist(), call.answer.tolist()
+        output, expected = answer.output, call.answer.tolist()
         # The token that ends the turn may follow the recorded ones.
         wrong += output[: len(expected)] != expected or len(output) > len(expected) + 1
     if wrong:
@@ -155,13 +154,35 @@ def measure(server: RunningServer, cell: Cell, system: str) -> Record:
     }
 
 
-def _ask(server: RunningServer, cell: Cell, clients: int) -> tuple[list[Answered], float]:
+class _Answered(NamedTuple):
+    seconds: float
+    cached_tokens: int
+    output: list[int]
+    verify_steps: int
+    """0 if the server does not verify."""
+
+
+def _ask(server: RunningServer, cell: Cell, clients: int) -> tuple[list[_Answered], float]:
     """The answers in the order of the sessions, and the seconds until the last. A client asks one session at a time."""
+
+    def session(calls: Session) -> list[_Answered]:
+        return [_answered(server, call) for call in calls]
+
     with ThreadPoolExecutor(clients) as pool:
         began = time.perf_counter()
-        answers = list(pool.map(lambda session: send_closed(server, session, 1), cell.sessions))
+        answers = list(pool.map(session, cell.sessions))
         seconds = time.perf_counter() - began
     return [answer for some in answers for answer in some], seconds
+
+
+def _answered(server: RunningServer, call: RecordedCall) -> _Answered:
+    body = call.body()
+    began = time.perf_counter()
+    reply = server.post("/generate", body)
+    seconds, meta = time.perf_counter() - began, reply["meta_info"]
+    return _Answered(
+        seconds, int(meta.get("cached_tokens", 0)), reply["output_ids"], int(meta.get("spec_verify_ct", 0))
+    )
 
 
 def _state(server: RunningServer) -> dict[str, Any]:

@@ -29,15 +29,12 @@ from agentspec.evals.micro.engine_cases import (
     memory_rows,
     prompt_rows,
 )
-from agentspec.evals.micro.engine_corpus import corpus_rows
 from agentspec.evals.micro.engine_sides import PEERS, Ours, engine
-from agentspec.evals.micro.engine_stall import stall_rows
 from agentspec.evals.micro.engine_threads import thread_rows
 from agentspec.evals.micro.texts import Texts, gather_texts
 from agentspec.evals.options import Options
 from agentspec.progress import Progress
 
-_CORPUS_TOKENS = 10_000_000
 _UNITS = {"k": 1000, "m": 1_000_000}
 
 
@@ -46,8 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.choices("--peer", list(PEERS), "compare with this peer (default: all)")
     sizes = "sizes of the global index in tokens, ascending; with 10m the peers take minutes and up to 8 GB"
     options.text("--sizes", "100k,1m", sizes)
-    corpora = "measure drafts with corpora of these sizes in tokens, and nothing else"
-    options.add("--corpus-sizes", metavar="LIST", help=f"{corpora}; 100m takes half a minute and a file of 1.7 GB")
     options.number("--threads", 0, "measure drafts on this number of threads beside one, and nothing else")
     options.add("--tokens", nargs="+", default=[], metavar="TRACE", help="recorded calls to take texts from")
     options.file("--tokenizer", "as in agentspec replay")
@@ -62,23 +57,18 @@ def run(args: argparse.Namespace) -> int:
         UnsupportedError: Memory cannot be counted here.
     """
     sizes = parse_sizes(args.sizes)
-    corpora = {} if args.corpus_sizes is None else parse_sizes(args.corpus_sizes, "--corpus-sizes")
     tokenizer = load_tokenizer(args.tokenizer)
     calls: list[Call] = [call for path in args.tokens for call in read_trace(path, tokenizer).calls]
-    # Larger corpora repeat their text.
-    largest = min(max(corpora.values()), _CORPUS_TOKENS) if corpora else max(sizes.values())
     texts = gather_texts(
         calls,
         tokenizer,
-        output_tokens=largest,
+        output_tokens=max(sizes.values()),
         num_requests=max(BATCHES),
         request_tokens=1 + STEPS * ACCEPTED,
         prompt_tokens=max(PROMPT_LENGTHS.values()),
     )
     rows: list[dict[str, Any]] = []
-    if corpora:
-        measured = corpus_rows(texts.outputs, texts.requests, corpora)
-    elif args.threads > 0:
+    if args.threads > 0:
         measured = thread_rows(texts, sizes, args.threads)
     else:
         measured = measure(texts, sizes, args.peer or list(PEERS))
@@ -98,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def parse_sizes(text: str, flag: str = "--sizes") -> dict[str, int]:
+def parse_sizes(text: str) -> dict[str, int]:
     """`100k,1m` -> {"100k": 100000, "1m": 1000000}; raises ConfigError unless they ascend."""
     sizes: dict[str, int] = {}
     for word in text.lower().split(","):
@@ -106,12 +96,12 @@ def parse_sizes(text: str, flag: str = "--sizes") -> dict[str, int]:
         unit = _UNITS.get(word[len(digits) :], 1 if word == digits else 0)
         size = int(digits) * unit if digits.isdecimal() else 0
         if size < 1000 or size <= max(sizes.values(), default=0):
-            raise ConfigError(f"{flag} must be ascending numbers from 1k, such as 100k,1m, got {text!r}")
+            raise ConfigError(f"--sizes must be ascending numbers from 1k, such as 100k,1m, got {text!r}")
         sizes[word] = size
     return sizes
 
 
-def measure(texts: Texts, sizes: dict[str, int], peers: Sequence[str], *, stall_seconds: float = 5.0) -> Iterator[Row]:
+def measure(texts: Texts, sizes: dict[str, int], peers: Sequence[str]) -> Iterator[Row]:
     """All cases, with sizes in ascending order; an index grows from one size to the next.
 
     Raises:
@@ -131,4 +121,3 @@ def measure(texts: Texts, sizes: dict[str, int], peers: Sequence[str], *, stall_
             yield row
     labels = list(sizes)
     yield from growth_rows(rows, labels[0], labels[-1])
-    yield from stall_rows(indexes, texts.outputs, texts.requests[0], labels[-1], stall_seconds)

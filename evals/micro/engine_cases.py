@@ -4,7 +4,6 @@
     insert      put a finished output into the global index, on the calling thread and with all threads
     draft_*     draft for a batch of requests in flight, and append what they accepted
     memory      bytes a token of the global index
-    stall       the longest wait of a step for the maintenance of the global index (see engine_stall.py)
     growth      a draft's time in the largest global index over that in the smallest
     corpus_*    drafting with a corpus, and without one (see engine_corpus.py)
     threads_*   drafting on several threads, and on one (see engine_threads.py)

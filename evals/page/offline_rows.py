@@ -1,13 +1,17 @@
-"""Rows of results that need no server, or judge one from outside: engine, controllers, the report, simulations."""
+"""Rows of results that need no server: engine, replays, controllers, the report, the store, simulations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from agentspec.evals.page.row import Content, Files, Goal, Row, at_least, at_most, clients, short
+from agentspec.evals.page.row import Files, Goal, Row, at_least, mean, short
+
+Replay = Mapping[str, Any]
 
 _RIVALS = {
+    "fixed:0": "plain",
     "smartspec": "SmartSpec",
     "smartspec:tree": "SmartSpec, trees",
     "batch-table": "batch table",
@@ -18,7 +22,6 @@ _ENGINE_CASES = {
     "insert_all_threads": "a finished output, all threads",
     "draft_bs64_hot": "draft, 64 requests",
     "draft_bs1_hot": "draft, 1 request",
-    "stall": "longest draft while outputs are finished",
     "threads_draft_bs64_hot": "draft on two threads, 64 requests",
     "threads_draft_bs16_hot": "draft on two threads, 16 requests",
 }
@@ -53,110 +56,23 @@ def _tokens(size: str) -> int:
     return int(size[:-1]) * {"k": 1_000, "m": 1_000_000}[size[-1]]
 
 
-def _replays(name: str, content: Content) -> Iterator[Row]:
-    """Accepted and drafted tokens a step, at most 16 drafted; for a peer with several settings, the best one."""
-    for trace, systems in best_replays(content).items():
-        ours = systems.get("agentspec")
-        if ours is None:
-            continue
-        peers = {system: row for system, row in systems.items() if system in ("arctic", "ngram", "suffixdecoding")}
-        setting = "" if ours["setting"] == "defaults" else f", {ours['setting']}"
-        yield Row(
-            trace,
-            f"agentspec{setting}",
-            _accepted(ours),
-            ", ".join(f"{_PEERS[system]} {_accepted(row)}" for system, row in peers.items()),
-            (),
-            name,
-        )
-
-
-_PEERS = {"arctic": "ArcticInference", "ngram": "NGRAM", "suffixdecoding": "paper's rule"}
-
-
 def _accepted(row: Mapping[str, Any]) -> str:
     return f"{row['accepted_per_step']:.2f} ({row['drafted_per_step']:.1f})"
-
-
-def best_replays(content: Content) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """For each trace and pass, the row of each system that accepts most, at most 16 tokens drafted."""
-    found: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for row in content["rows"]:
-        if row["max_draft_tokens"] == 16:
-            of_trace = found.setdefault(f"{row['set']}, {row['pass']}", {})
-            best = of_trace.get(row["system"])
-            if best is None or row["accepted_per_step"] > best["accepted_per_step"]:
-                of_trace[row["system"]] = row
-    return found
-
-
-def control_rows(files: Files) -> list[Row]:
-    rows = []
-    for name, content in files.items():
-        for batch in (256, 64, 1):
-            some = {
-                row["controller"]: row["value"]
-                for row in content["rows"]
-                if (row["batch"], row["drafts"]) == (batch, "full")
-            }
-            ours = some.pop("goodput", None)
-            if ours is not None:
-                goals = (at_most("time", ours, 0.3, " ms"),) if batch == 256 else ()
-                others = ", ".join(f"{controller} {value:.3f}" for controller, value in some.items())
-                title = f"deciding for {batch} {'row' if batch == 1 else 'rows'}"
-                rows.append(Row(title, "goodput", f"{ours:.3f} ms", others, goals, name))
-    return rows
-
-
-def drafter_state_rows(files: Files) -> list[Row]:
-    return [
-        Row(
-            f"EAGLE-3 after steps that suffix drafts served, every {row['every']}, {row['places']} places",
-            "hybrid with EAGLE-3",
-            f"{row['agentspec_accepted']:.2f} accepted tokens",
-            f"SGLang's EAGLE-3 {row['sglang_accepted']:.2f}",
-            (Goal(f"equal at {row['equal']:.0%} of the places, goal all", row["equal"] == 1),),
-            name,
-        )
-        for name, content in files.items()
-        for row in content["rows"]
-    ]
 
 
 def report_rows(files: Files) -> list[Row]:
     rows: list[Row] = []
     for name, content in files.items():
-        for part, reader in (
-            ("ranking", _ranking),
-            ("prediction", _prediction),
-            ("halves", _halves),
-            ("verdict", _verdict),
-        ):
-            if part in content:
-                rows += reader(name, content[part])
-        rows += [_scale(name, row) for row in content.get("scale", ())]
+        if "ranking" in content:
+            rows.append(_ranking(name, content["ranking"]))
+        if "halves" in content:
+            rows += _halves(name, content["halves"])
     return rows
 
 
-def _halves(name: str, found: Mapping[str, Any]) -> Iterator[Row]:
-    least, most = found["goal"]
-    for row in found["rows"]:
-        for state in ("cold", "warm"):
-            of = row[state]
-            goal = f"{of['held']:.0%} of {row['draws']} held, goal {least:.0%} to {most:.0%}"
-            yield Row(
-                f"90 % intervals of the accept length of {row['set']}, {state}, from half of {row['sessions']} sessions",
-                "report",
-                f"{of['reported']:.2f}, -{of['below']:.0%} and +{of['above']:.0%}",
-                f"replay of the other half {of['replayed']:.2f}",
-                (Goal(goal, least <= of["held"] <= most),),
-                name,
-            )
-
-
-def _ranking(name: str, found: Mapping[str, Any]) -> Iterator[Row]:
+def _ranking(name: str, found: Mapping[str, Any]) -> Row:
     value = found["spearman_entropy_cold"]
-    yield Row(
+    return Row(
         f"rank correlation (Spearman) of low entropy and accept length, {found['ranked']} sets and stages",
         "report",
         f"{value:.2f}",
@@ -166,50 +82,26 @@ def _ranking(name: str, found: Mapping[str, Any]) -> Iterator[Row]:
     )
 
 
-def _prediction(name: str, found: Mapping[str, Any]) -> Iterator[Row]:
-    goal = f"{found['goal']:.0%}"
-    hits = samples = 0
-    for row in found["rows"]:
-        within, of = map(int, row["within_goal"].split(" of "))
-        hits, samples = hits + within, samples + of
+def _halves(name: str, found: Mapping[str, Any]) -> Iterator[Row]:
+    least, most = found["goal"]
+    states = [(row, state, row[state]) for row in found["rows"] for state in ("cold", "warm")]
+    for row, state, of in states:
         yield Row(
-            f"accept length of {row['set']} from 100 outputs",
+            f"90 % intervals of the accept length of {row['set']}, {state}, from half of {row['sessions']} sessions",
             "report",
-            f"{min(row['predicted']):.2f} to {max(row['predicted']):.2f} in {of} samples",
-            f"replayed {row['replayed']:.2f}",
-            (Goal(f"within {goal}: {row['within_goal']} samples, goal all", within == of),),
+            f"{of['reported']:.2f}, -{of['below']:.0%} and +{of['above']:.0%}; {of['held']:.0%} of {row['draws']} held",
+            f"replay of the other half {of['replayed']:.2f}",
+            (),
             name,
         )
-    yield Row("all sets together", "report", f"{hits} of {samples} samples within {goal}", "", (), name)
-
-
-def _verdict(name: str, found: Mapping[str, Any]) -> Iterator[Row]:
-    rows = found["rows"]
-    measured = [row["measured"] for row in rows if row["measured"] is not None]
-    inside = f"{found['contained']} of {len(rows)}"
-    kinds = " and ".join(dict.fromkeys(row["workload"] for row in rows))
-    numbers = " and ".join(clients(number) for number in dict.fromkeys(row["concurrency"] for row in rows))
-    yield Row(
-        f"speed-up over plain SGLang: {kinds}, {numbers}, cold and warm, tiny-sql",
-        "report",
-        f"{inside} measured speed-ups in the predicted range",
-        f"measured {min(measured):.2f} to {max(measured):.2f}",
-        (Goal(f"in the range {inside}, goal all", found["contained"] == len(rows)),),
-        name,
-    )
-
-
-def _scale(name: str, row: Mapping[str, Any]) -> Row:
-    million = row["output_tokens"] / 1e6
-    goals = [at_most("memory", row["peak_mb"], row["memory_mb"], " MB")]
-    if million < 2:
-        goals = [at_most("time", row["seconds"], 60, " s"), at_most("memory", row["peak_mb"], 2048, " MB")]
-    figure = f"{row['seconds']:.0f} s, {row['peak_mb']:.0f} MB"
-    return Row(f"reading a log of {million:.0f} million output tokens", "report", figure, "", tuple(goals), name)
+    held = [of["held"] for _, _, of in states]
+    goal = f"{min(held):.0%} to {max(held):.0%} held, goal {least:.0%} to {most:.0%}"
+    met = least <= min(held) and max(held) <= most
+    yield Row("90 % intervals of all sets", "report", "", "", (Goal(goal, met),), name)
 
 
 def simulation_rows(files: Files) -> list[Row]:
-    """Recorded traces at all rates: the least ratio of each rival's mean latency to that of the goodput controller."""
+    """Recorded traces at all rates: the least ratio of a rival's mean latency to that of the goodput controller."""
     rows = []
     for name, content in files.items():
         at: dict[str, dict[str, float]] = {}
@@ -217,79 +109,134 @@ def simulation_rows(files: Files) -> list[Row]:
             at.setdefault(row["arrivals"], {})[row["controller"]] = row["latency_mean"]
         if name.endswith("_seeds.json") or not any(arrivals.endswith("x") for arrivals in at):
             continue
-        least: dict[str, float] = {}
+        ratios: dict[str, list[float]] = defaultdict(list)
         for latencies in at.values():
-            ratios = {title: latencies[rival] / latencies["goodput"] for rival, title in _RIVALS.items()}
-            ratios["plain"] = latencies["fixed:0"] / latencies["goodput"]
-            fixed = min(value for rival, value in latencies.items() if rival.startswith("fixed:"))
-            ratios["best fixed length"] = fixed / latencies["goodput"]
-            least = {title: min(ratio, least.get(title, ratio)) for title, ratio in ratios.items()}
-        plain = [latencies["fixed:0"] / latencies["goodput"] for latencies in at.values()]
-        goals = [
-            Goal(f"{title} {ratio:.3f}, goal >= {target:g}", round(ratio, 3) >= target)
-            for title, ratio in least.items()
-            for target in [0.99 if title == "best fixed length" else 1.0]
-        ]
+            ours = latencies["goodput"]
+            for rival, title in _RIVALS.items():
+                ratios[title].append(latencies[rival] / ours)
+            ratios["best fixed length"].append(
+                min(value for rival, value in latencies.items() if rival.startswith("fixed:")) / ours
+            )
+        least = {title: min(some) for title, some in ratios.items()}
+        worst = min(least, key=lambda title: least[title])
         rows.append(
             Row(
                 f"{name.removesuffix('.json')}, {len(at)} request rates, simulated",
                 "goodput",
-                f"plain decoding's mean latency is {min(plain):.2f} to {max(plain):.2f} x goodput's",
-                "least over all rates of each rival's mean latency over goodput's: see goals",
-                tuple(goals),
+                f"plain decoding's mean latency is {least['plain']:.2f} to {max(ratios['plain']):.2f} x goodput's",
+                ", ".join(f"{title} {ratio:.3f}" for title, ratio in least.items() if title != "plain"),
+                (Goal(f"{worst} {least[worst]:.3f}, goal of all rivals >= 1", round(least[worst], 3) >= 1.0),),
                 name,
             )
         )
     return rows
 
 
-def specdec_rows(files: Files) -> list[Row]:
+def store_rows(files: Files) -> list[Row]:
     rows = []
     for name, content in files.items():
-        for drafter in dict.fromkeys(row["drafter"] for row in content["rows"]):
-            best: dict[str, float] = {}
-            for row in content["rows"]:
-                if row["drafter"] == drafter:
-                    best[row["rule"]] = max(best.get(row["rule"], 0.0), row["tokens_per_second"]["measured"])
-            if {"shipped", "fixed"} <= set(best):
-                rows.append(
-                    Row(
-                        f"{drafter}, tokens/s by equation 2.1 with measured times",
-                        "SpecDec++ head",
-                        f"{best['shipped']:.1f}",
-                        f"best fixed length {best['fixed']:.1f}",
-                        (),
-                        name,
-                    )
+        some = {row["case"]: row for row in content["rows"]}
+        for title, cases in _STORE_CASES.items():
+            found = [some[case] for case in cases if case in some]
+            if found:
+                shown = [f"{short(row['value'])} {_STORE_UNITS.get(row['unit'], row['unit'])}" for row in found]
+                goal = Goal(
+                    f"{', '.join(shown)}; goal {', '.join(dict.fromkeys(row['target'] for row in found))}",
+                    all(row["met"] for row in found),
                 )
+                rows.append(Row(title, "store", ", ".join(shown), "", (goal,), name))
     return rows
 
 
-def text_to_sql_rows(files: Files) -> list[Row]:
+_STORE_CASES = {
+    "accepted tokens a step of a restarted engine over those of the one that learnt, replay; Redis, SQLite": (
+        "warm_start_redis",
+        "warm_start_sqlite",
+    ),
+    "lag from a finished output to another replica, p99, 200 outputs a second; Redis, SQLite": (
+        "follower_lag_p99_s",
+        "follower_lag_p99_s_sqlite",
+    ),
+    "lost outputs of 12,000; Redis, SQLite": ("lost_outputs", "lost_outputs_sqlite"),
+    "10 million tokens ready to draft from; Redis": ("ready_10m_redis_s",),
+    "10 million tokens ready to draft from; SQLite": ("ready_10m_sqlite_s",),
+}
+_STORE_UNITS = {"ratio of accepted tokens a step": "x"}
+
+
+def curve_rows(files: Files) -> list[Row]:
+    """A row for each set, with each system at the best of its settings for each number of nodes; for each pass one for
+    all agents and one for all controls."""
     rows: list[Row] = []
     for name, content in files.items():
-        if "rows" in content:
-            rows += _replays(name, content)
-        elif "accuracy" in content:
-            rows.append(
-                Row(
-                    f"{content['questions']} questions, execution accuracy",
-                    "staged agents, reference that knows the gold answers",
-                    f"{content['accuracy']:.1%}",
-                    "",
-                    (),
-                    name,
-                )
-            )
+        for passed in dict.fromkeys(row["pass"] for row in content["rows"]):
+            rows += _curve_of_pass(name, passed, [row for row in content["rows"] if row["pass"] == passed])
     return rows
+
+
+def _curve_of_pass(name: str, passed: str, replays: Sequence[Replay]) -> Iterator[Row]:
+    ratios: dict[bool, dict[str, list[list[float]]]] = {True: defaultdict(list), False: defaultdict(list)}
+    for trace in dict.fromkeys(row["set"] for row in replays):
+        some = [row for row in replays if row["set"] == trace]
+        ours = [best(some, "agentspec", nodes) for nodes in _NODES]
+        arctic = [best(some, "arctic", nodes, own["drafted_per_step"]) for nodes, own in zip(_NODES, ours, strict=True)]
+        peers = {"NGRAM": [best(some, "ngram", nodes) for nodes in _NODES], "ArcticInference": arctic}
+        is_control = trace.startswith(_CONTROLS)
+        for peer, theirs in peers.items():
+            ratios[is_control][peer].append(
+                [own["accepted_per_step"] / other["accepted_per_step"] for own, other in zip(ours, theirs, strict=True)]
+            )
+        yield Row(
+            f"{trace}, {passed}{', control' if is_control else ''}",
+            "suffix drafts",
+            _curve(ours),
+            "; ".join(f"{peer} {_curve(theirs)}" for peer, theirs in peers.items()),
+            (),
+            name,
+        )
+    if ratios[False]:
+        means = {peer: [mean(column) for column in zip(*some, strict=True)] for peer, some in ratios[False].items()}
+        yield Row(
+            f"mean of the agents' sets, {passed}",
+            "suffix drafts",
+            "; ".join(f"{' / '.join(f'{ratio:.2f}' for ratio in some)} x {peer}" for peer, some in means.items()),
+            "",
+            tuple(at_least(f"least x {peer}", min(some), _CURVE_GOALS[peer]) for peer, some in means.items()),
+            name,
+        )
+    if ratios[True]:
+        least = min(ratio for some in ratios[True].values() for row in some for ratio in row)
+        goals = (at_least("least x NGRAM and x ArcticInference", least, 1.0),)
+        yield Row(f"all controls, {passed}", "suffix drafts", "", "", goals, name)
+
+
+_NODES = (16, 32, 64)
+_CONTROLS = ("chat_mt_bench", "math_gsm8k")
+_CURVE_GOALS = {"NGRAM": 1.12, "ArcticInference": 1.20}
+
+
+def best(replays: Sequence[Replay], system: str, nodes: int, most_drafted: float | None = None) -> Replay:
+    """The replay of a system that accepts most with at most this number of nodes, and this mean number of drafted
+    tokens."""
+    return max(
+        (
+            row
+            for row in replays
+            if (row["system"], row["max_draft_tokens"]) == (system, nodes)
+            and (most_drafted is None or row["drafted_per_step"] <= most_drafted)
+        ),
+        key=lambda row: float(row["accepted_per_step"]),
+    )
+
+
+def _curve(rows: Sequence[Replay]) -> str:
+    return " / ".join(map(_accepted, rows))
 
 
 READERS: dict[str, Callable[[Files], list[Row]]] = {
     "engine": engine_rows,
-    "control": control_rows,
-    "drafter-state": drafter_state_rows,
     "report": report_rows,
     "simulation": simulation_rows,
-    "specdec": specdec_rows,
-    "text-to-sql": text_to_sql_rows,
+    "store": store_rows,
+    "curve": curve_rows,
 }

@@ -1,6 +1,6 @@
 """`agentspec eval-page`: every table of results in the docs, and the README's plot, made from the files of figures.
 
-Data: every JSON file in a folder of evals/results except `archive`; see offline_rows.py, served_rows.py and real_rows.py
+Data: every JSON file in a folder of evals/results; see offline_rows.py, served_rows.py and real_rows.py
 for what is shown of each.
 Metric: none of its own; goals met and missed are counted.
 Pattern: equal files give equal pages, so that a test can find a page that is out of date.
@@ -18,14 +18,13 @@ from typing import Any, NamedTuple
 
 from agentspec.errors import ConfigError
 from agentspec.evals.options import Options
-from agentspec.evals.page import curve_rows, offline_rows, readme_plot, real_rows, served_rows
+from agentspec.evals.page import offline_rows, readme_plot, real_rows, served_rows
 from agentspec.evals.page.row import Content, Files, Goal, Row
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 ROOT = RESULTS.parents[1]
 README = ROOT / "README.md"
 BENCHMARKS = ROOT / "docs" / "benchmarks.md"
-ARCHIVE = "archive"
 COMMITS = "commits.json"
 END = "<!-- /results -->"
 _BLOCK = re.compile(r"<!-- results: (\S+) -->\n.*?" + re.escape(END), re.DOTALL)
@@ -35,7 +34,8 @@ _REPORT_LINES = ("entropy", "cold", "warm", "speed-up")
 
 _NOTE = (
     "Made by `agentspec eval-page` from the JSON files in these folders; not to be edited. The figures, with their commands "
-    "and commits, are in [docs/benchmarks.md](../../docs/benchmarks.md). Older runs are in [archive](archive)."
+    "and commits, are in [docs/benchmarks.md](../../docs/benchmarks.md). Older runs are in git: "
+    "`git show 269c849:evals/results/archive/README.md` lists them."
 )
 
 TITLES = {
@@ -43,21 +43,14 @@ TITLES = {
     "real": "A real model",
     "emulated": "Emulated H200",
     "predictions": "Predicted outputs",
-    "hybrid": "Suffix drafts beside a draft model",
-    "load": "More and more clients",
     "curve": "Accepted against drafted",
     "engine": "The engine beside its peers",
     "store": "The store",
-    "control": "What deciding costs",
-    "drafter-state": "A draft model after suffix steps",
     "report": "The report's figures",
-    "fidelity": "Simulated and real latencies",
     "simulation": "Simulated serving",
-    "specdec": "SpecDec++ offline",
-    "text-to-sql": "Staged text-to-SQL agents",
 }
 """In the order of the page."""
-_READERS = {**served_rows.READERS, **offline_rows.READERS, "curve": curve_rows.curve_rows, "real": real_rows.real_rows}
+_READERS = {**served_rows.READERS, **offline_rows.READERS, "real": real_rows.real_rows}
 
 
 class Topic(NamedTuple):
@@ -127,7 +120,7 @@ def read_topics(results: Path) -> list[Topic]:
         raise ConfigError(
             f"--results must be a folder of figures, but {results} is none; a source tree has evals/results"
         )
-    names = sorted(path.name for path in results.iterdir() if path.is_dir() and path.name != ARCHIVE)
+    names = sorted(path.name for path in results.iterdir() if path.is_dir())
     order = [*[name for name in TITLES if name in names], *[name for name in names if name not in TITLES]]
     topics = []
     for name in order:

@@ -47,11 +47,10 @@ _TASKS = {
     "chat_mt_bench": "open chat (MT-Bench)",
     "math_gsm8k": "mathematics (GSM8K)",
 }
-_WORKLOADS = {"agents-cold": "text-to-SQL agents, cold", "agents": "text-to-SQL agents, warm", "open": "open prompts"}
 _CLIENTS = 16
 _QUIET = 0.1
 """Greatest share of the time in which other processes may hold the scheduler's core without a remark in the caption."""
-_EVALUATION, _BENCH = "emulated/eval.json", "hybrid/five-systems.json"
+_EVALUATION = "emulated/eval.json"
 
 
 @dataclass(frozen=True)
@@ -136,17 +135,16 @@ def path(theme: str) -> str:
 
 
 def read(results: Path) -> Plot:
-    """The plot of the evaluation on an emulated GPU or, if that lacks a system, of the bench on a CPU.
+    """The plot of the evaluation on an emulated GPU.
 
     Raises:
-        ConfigError: Neither file has every system on three workloads.
+        ConfigError: The evaluation lacks a system or has fewer than three workloads.
     """
-    for name, reader in ((_EVALUATION, _evaluation), (_BENCH, _bench)):
-        if (results / name).exists():
-            plot = reader(json.loads((results / name).read_text(encoding="utf-8")))
-            if plot is not None:
-                return plot
-    raise ConfigError(f"neither {_EVALUATION} nor {_BENCH} in {results} has {', '.join(SYSTEMS)} on three workloads")
+    path = results / _EVALUATION
+    found = _evaluation(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    if found is None:
+        raise ConfigError(f"{path} must have {', '.join(SYSTEMS)} on three workloads")
+    return found
 
 
 def _evaluation(content: Mapping[str, Any]) -> Plot | None:
@@ -176,28 +174,6 @@ def _evaluation(content: Mapping[str, Any]) -> Plot | None:
         f"an emulated H200 beside {_machine(record['hardware'])}",
         f"n = {_range(some)} calls a bar, {_CLIENTS} clients, warm",
         note,
-    )
-
-
-def _bench(content: Mapping[str, Any]) -> Plot | None:
-    bars: dict[str, dict[str, float]] = {}
-    for workload, title in _WORKLOADS.items():
-        speeds = {row["system"]: row["tokens_per_second"] for row in content["rows"] if row["workload"] == workload}
-        ratios = _best(speeds)
-        if ratios:
-            bars[title] = ratios
-    if len(bars) < 3:
-        return None
-    some = [row["requests"] for row in content["rows"] if row["workload"] in _WORKLOADS]
-    repeats = "one run" if content["repeats"] == 1 else f"{content['repeats']} runs"
-    return Plot(
-        bars,
-        _BENCH,
-        f"{content['model']}, 5 million parameters, float32",
-        f"{_machine(content['hardware'])}, no GPU",
-        f"n = {_range(some)} calls a bar, {content['concurrency']} clients, {repeats}, "
-        f"SGLang {content['versions']['sglang']}",
-        "An older run: EAGLE-3 drafts 4 steps here, and is faster with 8 (see [Benchmarks](docs/benchmarks.md)).",
     )
 
 

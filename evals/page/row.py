@@ -1,4 +1,9 @@
-"""A line of a table of results: what was measured, its baseline, and its goals."""
+"""A line of a table of results: what was measured, its baseline, and its goals.
+
+Goals answer what someone asks who has not run agentspec: is it right, is it faster than the best that SGLang has, does it
+harm where nothing repeats, what does it cost, and do the report, the store and the simulator hold what they promise. A
+gain is judged once for a workload and a system, by the mean over all cells; harm is judged by the worst cell.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +44,6 @@ def at_least(what: str, value: float, target: float) -> Goal:
 
 def at_most(what: str, value: float, target: float, unit: str = "") -> Goal:
     return Goal(f"{what} {short(value)}{unit}, goal <= {short(target)}{unit}", value <= target)
-
-
-def told(goal: Mapping[str, Any], what: str) -> Goal:
-    """A goal that a bench checked itself and wrote to its file."""
-    value = "not reached" if goal["value"] is None else short(goal["value"])
-    return Goal(f"{what} {value}, goal {goal['target']}", bool(goal["met"]))
 
 
 def mean(values: Iterable[float]) -> float:

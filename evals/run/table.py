@@ -1,4 +1,4 @@
-"""The tables and the plot of `agentspec eval`: medians over repeats, and the spread of the repeats."""
+"""The tables of `agentspec eval`: medians over repeats, and the spread of the repeats."""
 
 from __future__ import annotations
 
@@ -7,17 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentspec.analysis.plots import Curve, svg
 from agentspec.evals.run.records import Records, is_failed
-
-_COLORS = {
-    "none": "black",
-    "ngram": "#1f77b4",
-    "standalone": "#2ca02c",
-    "eagle3": "#9467bd",
-    "suffix": "#d62728",
-    "hybrid": "#ff7f0e",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,33 +99,6 @@ def table(records: Records) -> str:
         parts += _best(rows)
         parts += [f"{row.system} failed: {row.error}" for row in _failed(rows)]
     return "\n\n".join(parts) or "no records"
-
-
-def markdown(records: Records, *, command: str) -> str:
-    """The same in Markdown, with the command."""
-    parts = [f"    {command}"]
-    for task, rows in _by_task(records):
-        columns = _columns(rows)
-        titles = ["pass", "at a time", "system", *(title for title, _, _ in columns), "spread", "outputs"]
-        lines = [f"## {task}{_emulated(rows)}", "", f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
-        lines += [f"| {' | '.join(cell.replace('|', '/') for cell in _cells(row, columns))} |" for row in rows]
-        lines += [f"\n{line}" for line in _best(rows)]
-        lines += [f"\n{row.system} failed: {row.error}" for row in _failed(rows)]
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
-
-
-def plot(records: Records) -> str:
-    """Tokens a second over the number of clients, with a panel for each task and pass; an SVG."""
-    panels: dict[str, list[Curve]] = {}
-    curves: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for row in summaries(records):
-        speed = row.median("tokens_per_second")
-        if speed is not None:
-            curves.setdefault((f"{row.task}, {row.pass_name}", row.system), []).append((row.concurrency, speed))
-    for (panel, system), points in curves.items():
-        panels.setdefault(panel, []).append(Curve(system, _COLORS.get(system, "gray"), points))
-    return svg(panels, "requests at a time", "tokens/s")
 
 
 def _by_task(records: Records) -> Iterator[tuple[str, list[Summary]]]:

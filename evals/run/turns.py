@@ -6,20 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TypeVar
 
 from agentspec.environment import without_folders
 from agentspec.errors import AgentspecError
-from agentspec.evals.run.phases import Phase, SliceResult, run_phases
-from agentspec.evals.systems import System
-from agentspec.evals.text_to_sql import MODEL_FOLDER
-from agentspec.integrations.servers.server import Server
-from agentspec.progress import say, waiting
-from agentspec.workflows.text_to_sql import Database
-
-# A start takes about 20 s, and several times that on a busy machine, which is no reason to give up a long run.
-_START_SECONDS = 600.0
+from agentspec.progress import say
 
 T = TypeVar("T")
 
@@ -58,31 +49,6 @@ def ask_in_turns(
             if asked:
                 on_turn(done)
         return done, errors
-
-
-def started(
-    stack: ExitStack,
-    name: str,
-    system: System,
-    phases: Sequence[Phase],
-    databases: Mapping[Database, Path],
-    slice_requests: int,
-    log: Path,
-) -> Iterator[SliceResult]:
-    """Starts the system's server, which the stack stops, and asks it."""
-    server = stack.enter_context(
-        Server(
-            MODEL_FOLDER,
-            system.algorithm,
-            log=log,
-            arguments=system.arguments,
-            environment=system.variables,
-            start_seconds=_START_SECONDS,
-            on_wait=waiting,
-        )
-    )
-    say(f"  {name} ready after {server.start_seconds:.0f} s")
-    yield from run_phases(server, system, phases, databases, slice_requests)
 
 
 def _rotated(names: Sequence[str], turn: int) -> list[str]:

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from itertools import starmap
 
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
-from agentspec.evals.run.phases import CALLS_A_QUESTION
 from agentspec.evals.workloads.prompts import chat_encoder
 from agentspec.evals.workloads.task import Conversation, EndlessPool, FixedCall, Pool, Task, TaskInputs
 from agentspec.workflows.text_to_sql import Message, draw_questions
 
+CALLS_A_QUESTION = 3
+"""Number of calls that the chain of agents makes for a question, on average."""
 ANSWER_TOKENS = (16, 48)
 """Least and greatest length of an answer to an open prompt."""
 

@@ -1,8 +1,8 @@
-"""`agentspec bench store`: what the store saves a starting server, how fast replicas share, and what that costs a step.
+"""`agentspec bench store`: what the store saves a starting server, and how fast replicas share.
 
 Dataset: recorded calls, the shipped text-to-SQL work and the Python source installed here (see micro/texts.py).
 Metric: a figure a case, with its target if it has one; see the module of each.
-Pattern: real stores, an SQLite file and a local redis-server; servers and replicas are processes.
+Pattern: real stores, an SQLite file and a local redis-server; replicas are processes.
 """
 
 from __future__ import annotations
@@ -23,20 +23,15 @@ from agentspec.errors import ConfigError
 from agentspec.evals.files import write_json
 from agentspec.evals.micro.engine import parse_sizes
 from agentspec.evals.micro.store.load import LOAD_ROWS, load_rows
-from agentspec.evals.micro.store.publish import STATES, publish_rows
 from agentspec.evals.micro.store.ready import ready_rows
 from agentspec.evals.micro.store.redis_server import redis_version
 from agentspec.evals.micro.store.replica import KINDS
 from agentspec.evals.micro.store.rows import Row
-from agentspec.evals.micro.store.server import warm_server_rows
-from agentspec.evals.micro.store.steps import step_rows
 from agentspec.evals.micro.store.warm import SplitTrace, sample_trace, split_trace, warm_start_rows
 from agentspec.evals.micro.texts import Tokens, gather_texts
 from agentspec.evals.options import Options
 
-SEED = 0
-_PACKAGES = ("agentspec", "sglang", "torch", "numpy", "redis", "zstandard")
-_NUM_PUBLISHED = 1000
+_PACKAGES = ("agentspec", "numpy", "redis", "zstandard")
 # The outputs of the load are windows of a text with this many tokens.
 _LOAD_TEXT_TOKENS = 2_000_000
 
@@ -51,9 +46,6 @@ class Bench:
     """Of load."""
     size: str = "10m"
     """Tokens of a full store, as parse_sizes() reads them."""
-    questions: int = 24
-    rounds: int = 300
-    """Of the step overhead."""
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -91,16 +83,7 @@ class Case:
 
 def cases(size: str) -> list[Case]:
     """All cases in order. Those whose figures a busy machine distorts most come first."""
-    found = [
-        Case(
-            tuple(f"step_overhead_percent_{name}" for name in ("control", *STATES)),
-            lambda bench, folder: step_rows(bench.rounds, folder),
-        ),
-        Case(
-            tuple(f"publish_us_{state}" for state in STATES),
-            lambda bench, folder: publish_rows(bench.text(), _NUM_PUBLISHED, folder),
-        ),
-    ]
+    found = []
     for kind in reversed(KINDS):
         suffix = "" if kind == "redis" else f"_{kind}"
         found += [
@@ -115,10 +98,6 @@ def cases(size: str) -> list[Case]:
             Case(
                 (f"warm_start_{kind}",),
                 lambda bench, folder, kind=kind: warm_start_rows(kind, bench.split_traces, folder),  # type: ignore[misc]
-            ),
-            Case(
-                (f"warm_start_server_{kind}",),
-                lambda bench, folder, kind=kind: warm_server_rows(kind, bench.questions, SEED, folder),  # type: ignore[misc]
             ),
         ]
     return found
@@ -154,8 +133,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add("--tokens", nargs="+", default=[], metavar="TRACE", help=texts)
     options.file("--tokenizer", "as in agentspec replay")
     options.text("--size", "10m", "tokens in the store that a starting server loads")
-    options.number("--questions", 24, "questions in each pass of the servers' warm start")
-    options.number("--rounds", 300, "rounds of the step overhead")
     options.file("--json", "write the figures to FILE, case by case")
     options.folder("--logs", "keep the logs of servers and stores in FOLDER")
 
@@ -167,11 +144,8 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: An argument is out of range, a file cannot be read, or there is no redis-server.
         ServerError, StoreError: A server or a store failed, so that there is nothing to show.
     """
-    if not args.seconds > 0 or args.questions < 1 or args.rounds < 2:
-        raise ConfigError(
-            "--seconds must be above 0, --questions at least 1 and --rounds at least 2, "
-            f"got {args.seconds:g}, {args.questions} and {args.rounds}"
-        )
+    if not args.seconds > 0:
+        raise ConfigError(f"--seconds must be above 0, got {args.seconds:g}")
     if len(parse_sizes(args.size)) != 1:
         raise ConfigError(f"--size must be one number of tokens, such as 10m, got {args.size!r}")
     chosen = choose(cases(args.size), args.case)
@@ -180,8 +154,6 @@ def run(args: argparse.Namespace) -> int:
         tokenizer_path=args.tokenizer,
         seconds=args.seconds,
         size=args.size,
-        questions=args.questions,
-        rounds=args.rounds,
     )
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as temporary:
@@ -208,5 +180,4 @@ def _head(bench: Bench) -> dict[str, Any]:
         "redis_server": redis_version(),
         "tokenizer": bench.tokenizer.name,
         "texts": {trace.name: len(trace.learned) + len(trace.held_out) for trace in bench.split_traces},
-        "seed": SEED,
     }

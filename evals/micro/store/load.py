@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from agentspec.config import EngineConfig
 from agentspec.engine import Engine, TokenArray, request_hash
 from agentspec.errors import StoreError
-from agentspec.evals.micro.store.publish import OUTPUT_TOKENS
-from agentspec.evals.micro.store.replica import NAMESPACE, NEVER, SCOPE, Replica, empty_store, peak_rss_mb, stored_bytes
+from agentspec.evals.micro.store.replica import NAMESPACE, NEVER, SCOPE, Replica, empty_store, stored_bytes
 from agentspec.evals.micro.store.rows import Row
 from agentspec.evals.micro.texts import Tokens
 from agentspec.progress import Progress
@@ -37,11 +36,10 @@ LOAD_ROWS = (
     "follower_lag_p50_s",
     "follower_lag_p99_s",
     "lost_outputs",
-    "follower_peak_rss_mb",
-    "writer_peak_rss_mb",
 )
 NUM_WRITERS = 2
 OUTPUTS_PER_SECOND = 200
+OUTPUT_TOKENS = 2000
 _TAIL = 16
 # Interval at which the follower's index is checked. Measured lags are too long by at most this.
 _LOOK_SECONDS = 0.005
@@ -59,9 +57,6 @@ class _Written:
     """Seconds since 1970."""
     seconds: float
     health: Mapping[str, Any]
-    cpu_seconds: float
-    idle_rss_mb: float
-    peak_rss_mb: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,15 +71,10 @@ class _Followed:
     most_waiting: int
     """Greatest number of outputs that waited to be indexed at one time."""
     health: Mapping[str, Any]
-    evicted_outputs: int
-    global_mb: float
-    cpu_seconds: float
-    idle_rss_mb: float
-    peak_rss_mb: float
 
 
 def load_rows(kind: str, text: Tokens, seconds: float, folder: Path) -> Iterator[Row]:
-    """Lags, losses and memory. Rows of Redis have the plain names, rows of SQLite those names and `_sqlite`."""
+    """Lags and losses. Rows of Redis have the plain names, rows of SQLite those names and `_sqlite`."""
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "text.npy", text)
     with empty_store(kind, folder) as url:
@@ -117,8 +107,6 @@ def load_rows(kind: str, text: Tokens, seconds: float, folder: Path) -> Iterator
         "arrival_p50_s": round(float(np.median(arrivals)), 4),
         "arrival_p99_s": round(float(np.percentile(arrivals, 99)), 4),
         "most_waiting_to_be_indexed": followed.most_waiting,
-        "follower_cpu_s": round(followed.cpu_seconds, 1),
-        "writer_cpu_s": [round(writer.cpu_seconds, 1) for writer in written],
     }
     yield Row(case=f"follower_lag_p50_s{suffix}", value=float(np.median(lags)), unit="s", more=more)
     yield Row(case=f"follower_lag_p99_s{suffix}", value=float(np.percentile(lags, 99)), unit="s", more=more)
@@ -131,24 +119,6 @@ def load_rows(kind: str, text: Tokens, seconds: float, folder: Path) -> Iterator
         **stored,
     }
     yield Row(case=f"lost_outputs{suffix}", value=len(set(finished) - received), unit="outputs", more=losses)
-    yield Row(
-        case=f"follower_peak_rss_mb{suffix}",
-        value=followed.peak_rss_mb,
-        unit="MB",
-        more={
-            **common,
-            "before_mb": round(followed.idle_rss_mb, 1),
-            "index_mb": round(followed.global_mb, 1),
-            "index_budget_mb": round(EngineConfig().budget_bytes / 1e6, 1),
-            "evicted_outputs": followed.evicted_outputs,
-        },
-    )
-    yield Row(
-        case=f"writer_peak_rss_mb{suffix}",
-        value=max(writer.peak_rss_mb for writer in written),
-        unit="MB",
-        more={**common, "before_mb": round(max(writer.idle_rss_mb for writer in written), 1)},
-    )
 
 
 def _run(url: str, text: Path, seconds: float, label: str) -> tuple[list[_Written], _Followed]:
@@ -201,7 +171,6 @@ def _write(
     output_ids, finished = [], []
     config = SharingConfig(keep_seconds=NEVER)
     with Replica(url, _Sender(EngineConfig(budget_bytes=0)), config) as replica:
-        idle_rss_mb = peak_rss_mb()
         together.wait(_START_SECONDS)
         begun = time.monotonic()
         for i, start in enumerate(starts):
@@ -220,9 +189,6 @@ def _write(
                 finished=np.array(finished),
                 seconds=took,
                 health=replica.sharing.health(),
-                cpu_seconds=time.process_time(),
-                idle_rss_mb=idle_rss_mb,
-                peak_rss_mb=peak_rss_mb(),
             )
         )
 
@@ -252,7 +218,6 @@ def _follow(url: str, together: Barrier, parent: Connection) -> None:
     most_waiting = 0
     expected: int | None = None
     with Replica(url, engine, SharingConfig()) as replica:
-        idle_rss_mb = peak_rss_mb()
         together.wait(_START_SECONDS)
         latest = time.monotonic()
         # `expected` is sent when all writers have flushed.
@@ -269,7 +234,6 @@ def _follow(url: str, together: Barrier, parent: Connection) -> None:
             if parent.poll(_LOOK_SECONDS) and expected is None:
                 expected = parent.recv()
         num_indexed = len(indexed)
-        stats = engine.stats()
         parent.send(
             _Followed(
                 output_ids=np.array(engine.output_ids[:num_indexed], np.uint64),
@@ -277,10 +241,5 @@ def _follow(url: str, together: Barrier, parent: Connection) -> None:
                 indexed=np.array(indexed),
                 most_waiting=most_waiting,
                 health=replica.sharing.health(),
-                evicted_outputs=stats.evicted_outputs,
-                global_mb=stats.global_bytes / 1e6,
-                cpu_seconds=time.process_time(),
-                idle_rss_mb=idle_rss_mb,
-                peak_rss_mb=peak_rss_mb(),
             )
         )

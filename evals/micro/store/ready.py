@@ -20,7 +20,6 @@ from agentspec.evals.micro.store.replica import (
     Replica,
     drop_snapshot,
     empty_store,
-    peak_rss_mb,
     stored_bytes,
 )
 from agentspec.evals.micro.store.rows import Row
@@ -39,8 +38,6 @@ class _Started:
     """The report of a process that opened the store."""
 
     seconds: float
-    cpu_seconds: float
-    peak_rss_mb: float
     num_outputs: int
     num_right: int
     """Probes whose next token was drafted."""
@@ -70,8 +67,6 @@ def ready_rows(kind: str, size: str, outputs: Sequence[Tokens], folder: Path) ->
                     "outputs": len(outputs),
                     **stored_bytes(store),
                     "probes_right": f"{started.num_right} of {len(probes)}",
-                    "cpu_s": round(started.cpu_seconds, 3),
-                    "peak_rss_mb": round(started.peak_rss_mb, 1),
                 },
             )
         store.close()
@@ -124,11 +119,10 @@ def _start(url: str, probes: Sequence[Tokens], result: Connection) -> None:
     with Replica(url, engine):
         engine.flush()
         seconds = time.perf_counter() - begun
-        cpu_seconds = time.process_time()
         num_right = 0
         for i, probe in enumerate(probes):
             engine.open(f"probe-{i}", probe[:-1], NAMESPACE)
             engine.flush()
             row = engine.draft([f"probe-{i}"]).row(0)
             num_right += int(probe[-1]) in row.tokens[1:][row.parents[1:] == 0].tolist()
-        result.send(_Started(seconds, cpu_seconds, peak_rss_mb(), engine.stats().outputs, num_right))
+        result.send(_Started(seconds, engine.stats().outputs, num_right))

@@ -93,12 +93,3 @@ def stored_bytes(store: Store) -> dict[str, int]:
 def drop_snapshot(store: Store) -> None:
     """Leaves only the log, as before the first snapshot."""
     store.write_manifest(NAMESPACE, CODEC.encode_manifest(NAMESPACE, _NOTHING), ())
-
-
-def peak_rss_mb() -> float:
-    """Peak resident memory of this process, in MB. Unlike getrusage(), it excludes the memory of the parent when it
-    started this process."""
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    return 0.0

@@ -12,10 +12,6 @@ _TARGETS = {
     "lost_outputs": ("<=", 0.0),
     "ready_10m_sqlite_s": ("<=", 3.0),
     "ready_10m_redis_s": ("<=", 10.0),
-    "publish_us_": ("<=", 20.0),
-    "step_overhead_percent_healthy": ("<=", 1.0),
-    "step_overhead_percent_slow": ("<=", 1.0),
-    "step_overhead_percent_dead": ("<=", 1.0),
 }
 """Prefix of a case's name -> target of its value."""
 

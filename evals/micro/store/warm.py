@@ -32,8 +32,6 @@ from agentspec.evals.sql_databases import temporary_databases
 from agentspec.progress import Progress
 
 MAX_DRAFT_TOKENS = 16
-# Number of held-out calls of each trace that stand for the time before a replica has seen traffic of its own.
-_FIRST_CALLS = 100
 _SAMPLES = 1000
 
 
@@ -92,29 +90,18 @@ def warm_start_rows(kind: str, traces: Sequence[SplitTrace], folder: Path) -> It
                 f"got {health['loaded_outputs']}: {health['last_error']}"
             )
         names = {"warm": warm.engine, "restarted" if kind == "sqlite" else "joined": loaded.engine, "cold": _engine()}
-        figures: dict[str, _Figures] = {}
+        figures: dict[str, list[tuple[int, int]]] = {}
         for i, (name, engine) in enumerate(names.items()):
             done = num_learned + i * (num_calls - num_learned) // 3
             figures[name] = _measure(engine, traces, lambda calls, done=done: progress.update(done + calls))  # type: ignore[misc]
-    reference, measured = (figures[name] for name in list(names)[:2])
+    reference, measured = (_ratio(figures[name]) for name in list(names)[:2])
     yield Row(
         case=f"warm_start_{kind}",
-        value=measured.all() / reference.all(),
+        value=measured / reference,
         unit="ratio of accepted tokens a step",
         more={
-            "accepted_per_step": {name: round(figure.all(), 4) for name, figure in figures.items()},
-            "first_calls": _FIRST_CALLS,
-            "first_calls_ratio": round(measured.first() / reference.first(), 4),
-            "first_calls_per_step": {name: round(figure.first(), 4) for name, figure in figures.items()},
-            "traces": {
-                trace.name: {
-                    "learned_calls": len(trace.learned),
-                    "held_out_calls": len(trace.held_out),
-                    "held_out_tokens": sum(len(call.output) for call in trace.held_out),
-                    **{name: round(_ratio([figure.whole[i]]), 4) for name, figure in figures.items()},
-                }
-                for i, trace in enumerate(traces)
-            },
+            "accepted_per_step": {name: round(_ratio(figure), 4) for name, figure in figures.items()},
+            "learned_calls": num_learned,
             "loaded_outputs": health["loaded_outputs"],
         },
     )
@@ -175,41 +162,22 @@ def _learn(replica: Replica, traces: Sequence[SplitTrace], progress: Callable[[i
     replica.flush()
 
 
-@dataclass(frozen=True, slots=True)
-class _Figures:
-    """Accepted tokens and steps of each trace."""
-
-    whole: list[tuple[int, int]]
-    begun: list[tuple[int, int]]
-    """Of its first calls."""
-
-    def all(self) -> float:
-        return _ratio(self.whole)
-
-    def first(self) -> float:
-        return _ratio(self.begun)
-
-
 def _ratio(sums: Sequence[tuple[int, int]]) -> float:
     """Accepted tokens a step."""
     return sum(accepted for accepted, _ in sums) / max(sum(steps for _, steps in sums), 1)
 
 
-def _measure(engine: Engine, traces: Sequence[SplitTrace], progress: Callable[[int], None]) -> _Figures:
+def _measure(engine: Engine, traces: Sequence[SplitTrace], progress: Callable[[int], None]) -> list[tuple[int, int]]:
+    """Accepted tokens and steps of each trace."""
     system = _ReplicaSystem(engine, None)
-    begun = []
-    # The beginnings of all traces come first, before online estimates have learned from any of them.
-    for trace in traces:
-        sums = replay(trace.held_out[:_FIRST_CALLS], system, MAX_DRAFT_TOKENS)
-        begun.append((sums.accepted, sums.steps))
-    whole = []
+    found = []
     done = 0
-    for trace, (accepted, steps) in zip(traces, begun, strict=True):
+    for trace in traces:
 
         def show(sums: Measurement, done: int = done) -> None:
             progress(done + sums.calls)
 
-        sums = replay(trace.held_out[_FIRST_CALLS:], system, MAX_DRAFT_TOKENS, on_call=show)
-        whole.append((accepted + sums.accepted, steps + sums.steps))
+        sums = replay(trace.held_out, system, MAX_DRAFT_TOKENS, on_call=show)
+        found.append((sums.accepted, sums.steps))
         done += len(trace.held_out)
-    return _Figures(whole, begun)
+    return found

@@ -139,7 +139,7 @@ class AcceptanceHead(nn.Module):
         if config.hidden_size != hidden_size:
             raise ConfigError(
                 f"the acceptance head in {folder} is for hidden states of size {config.hidden_size}, the drafter's have "
-                f"{hidden_size}: train one for this drafter with `python -m agentspec.evals.research.train_acceptance`"
+                f"{hidden_size}: take one that was trained for this drafter, or set acceptance_head to none"
             )
         head = cls(config)
         head.load_state_dict(_read_tensors(folder / WEIGHTS_FILE, head.state_dict()))

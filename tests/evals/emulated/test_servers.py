@@ -14,8 +14,7 @@ import pytest
 
 from agentspec.cli import main
 from agentspec.errors import ConfigError, ServerError
-from agentspec.evals.clients.client import Reply
-from agentspec.evals.clients.prepared_sender import PreparedSender
+from agentspec.evals.clients.client import PreparedSender, Reply
 from agentspec.evals.emulated import draft_hits
 from agentspec.evals.emulated import servers as emulation
 from agentspec.evals.emulated.device_profile import device_profile
@@ -24,7 +23,7 @@ from agentspec.evals.run import runner as eval_run
 from agentspec.evals.run.calls import CellResult, Counts, Turn
 from agentspec.evals.run.cells import Cell
 from agentspec.evals.run.records import record_of
-from agentspec.evals.run.table import markdown, table
+from agentspec.evals.run.table import table
 from agentspec.evals.systems import EAGLE3_FOLDER, System
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.task import Conversation, FixedCall, Unit
@@ -65,7 +64,6 @@ def write_trace(folder: Path) -> None:
         (["math_gsm8k", "--emulate", "h100-70b"], "h200-8b, h200-32b"),
         (["open_chat", "--emulate", "h200-8b"], "recorded answers"),
         (["math_gsm8k", "--emulate", "h200-8b", "--model", "elsewhere"], "--model"),
-        (["math_gsm8k", "--emulate", "h200-8b", "--client-work", "0"], "--client-work"),
         (["math_gsm8k", "--emulate", "h200-8b", "--head", "9"], "--head"),
         (["math_gsm8k", "--emulate", "h200-8b", "--head", "perfect"], "published or recorded"),
         (["math_gsm8k", "--emulate", "h200-8b", "--session-calls", "0"], "--session-calls"),
@@ -95,11 +93,11 @@ def test_records_tell_the_device_and_answers_are_whole(
     out = tmp_path / "out.json"
     words = ["eval", "math_gsm8k", "--emulate", "h200-8b", "--data", str(tmp_path), "--system", "none"]
     words += ["--system", "hybrid", "--concurrency", "2", "--repeat", "1", "--requests", "4", "--json", str(out)]
-    assert main([*words, "--client-work", "2"]) == 0
+    assert main(words) == 0
     content = json.loads(out.read_text(encoding="utf-8"))
     assert {record["emulated"] for record in content["records"]} == {"h200-8b"}
     assert content["settings"]["max_prompt_tokens"] > 100_000 and content["settings"]["max_answer_tokens"] == 2048
-    assert all(asking.is_emulated and asking.client_work == 2 for _, asking in asked)
+    assert all(asking.is_emulated for _, asking in asked)
     assert asked[0][0].emulation.name == "h200-8b"
     assert "math_gsm8k, emulated h200-8b" in capsys.readouterr().out
 
@@ -251,14 +249,13 @@ def test_emulated_records_hold_a_gpus_seconds_and_no_clients_latencies() -> None
 
 def test_tables_compare_with_the_best_of_each_rival() -> None:
     records = emulated_records(none=200, ngram=500, ngram_32=600, eagle3_3=550, eagle3_5=700, suffix=660, hybrid=770)
-    for text in (table(records), markdown(records, command="c")):
-        assert "device busy" in text and "emulated h200-8b" in text and "TTFT" not in text
-        assert "best ngram ngram-32 600; best eagle3 eagle3-5 700; suffix over it 1.10" in text
-        assert "hybrid over the best single 1.10" in text
+    text = table(records)
+    assert "device busy" in text and "emulated h200-8b" in text and "TTFT" not in text
+    assert "best ngram ngram-32 600; best eagle3 eagle3-5 700; suffix over it 1.10" in text
+    assert "hybrid over the best single 1.10" in text
 
 
-@pytest.mark.parametrize("work", [1, 3])
-def test_the_sender_prepares_bodies_and_does_more_work_where_asked(work: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sender_prepares_bodies() -> None:
     from aiohttp import web
 
     bodies = [{"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 2}} for _ in range(2)]
@@ -277,7 +274,7 @@ def test_the_sender_prepares_bodies_and_does_more_work_where_asked(work: int, mo
         await site.start()
         address = f"http://127.0.0.1:{runner.addresses[0][1]}"
         try:
-            async with PreparedSender(address, bodies, work) as sender:
+            async with PreparedSender(address, bodies) as sender:
                 return [await sender.send(body) for body in bodies]
         finally:
             await runner.cleanup()
@@ -294,5 +291,3 @@ def test_a_sender_that_reaches_no_server_tells_it() -> None:
             return await sender.send(body)
 
     assert asyncio.run(send()).error
-    with pytest.raises(ConfigError, match="--client-work"):
-        PreparedSender("http://127.0.0.1:9", [], 0)

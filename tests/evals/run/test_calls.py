@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from every import every
 
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.clients.client import Reply, reply_of, streamed
-from agentspec.evals.clients.sglang_load import reply_of as reply_of_sglang
 from agentspec.evals.run.calls import Asking, check_replies, check_state, closed_loop, digest, exact_answers
 from agentspec.evals.run.cells import PASSES, Cell, plan_cells
 from agentspec.evals.run.runner import systems_of
@@ -119,9 +117,9 @@ def test_answers_without_the_speculation_that_the_name_promises_are_refused(
     system: str, replies: list[Reply], named: str
 ) -> None:
     with pytest.raises(ServerError, match=named):
-        check_replies(SYSTEMS[system], replies, is_replay=False, counts_drafts=True)
+        check_replies(SYSTEMS[system], replies, is_replay=False)
     good = reply(steps=0 if system == "none" else 2, drafted=0 if system == "none" else 3)
-    check_replies(SYSTEMS[system], [good, reply(error="one of them")], is_replay=False, counts_drafts=True)
+    check_replies(SYSTEMS[system], [good, reply(error="one of them")], is_replay=False)
 
 
 ACTIVE = {"active": True, "counters": {"drafted_tokens": 1}}
@@ -165,17 +163,6 @@ def test_a_stream_tells_what_its_last_event_says() -> None:
     body = {"input_ids": [1], "sampling_params": {"temperature": 0, "custom_params": {"a": 1}}}
     sent = streamed(body)
     assert sent["stream"] and sent["sampling_params"]["custom_params"] == {"a": 1} and "stream" not in body
-
-
-def test_sglang_s_generator_tells_steps_by_its_accept_length() -> None:
-    told = SimpleNamespace(
-        success=True, start_time=5.0, ttft=0.5, latency=2.0, output_len=12, spec_accept_length=3.0, cached_tokens=1,
-        generated_text="abc",
-    )  # fmt: skip
-    found = reply_of_sglang(told, 7, 4.9)
-    assert (found.tokens, found.steps, found.first, found.ended, found.output) == (12, 4, 5.5, 7.0, "abc")
-    failed = reply_of_sglang(SimpleNamespace(success=False, error="Traceback\nOSError: gone\n"), 7, 1.0)
-    assert failed.error == "OSError: gone"
 
 
 def test_drafters_belong_to_their_model(tmp_path: Path) -> None:

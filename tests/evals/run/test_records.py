@@ -15,7 +15,7 @@ from agentspec.evals.run.cells import Cell
 from agentspec.evals.run.file import missing, read_records, write_records
 from agentspec.evals.run.records import compared, failed_record, record_of
 from agentspec.evals.run.runner import EVALUATED
-from agentspec.evals.run.table import markdown, plot, summaries, table
+from agentspec.evals.run.table import summaries, table
 
 
 def cell(pass_name: str = "cold", concurrency: int = 2, repeat: int = 0) -> Cell:
@@ -143,13 +143,10 @@ def test_summaries_are_medians_over_repeats() -> None:
     assert found["cold", 2, "hybrid"].error and not found["cold", 2, "hybrid"].records
 
 
-def test_tables_and_picture() -> None:
-    records = measured()
-    text, marked, picture = table(records), markdown(records, command="agentspec eval"), plot(records)
+def test_a_table_tells_each_failure_once() -> None:
+    text = table(measured())
     assert text.count("hybrid failed: a | b") == 1
-    rows = [line for line in marked.splitlines() if line.startswith("| ") and "pass" not in line]
-    assert len(rows) == 9 and len({line.count("|") for line in rows}) == 1
-    assert picture.count("task, ") == 2 and picture == plot(records)
+    assert sum(line.startswith(("cold", "warm")) for line in text.splitlines()) == 9
     assert table([]) == "no records"
 
 

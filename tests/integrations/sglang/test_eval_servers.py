@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentspec.evals.run.calls import LOAD_GENERATORS, Asking, ask_cells
+from agentspec.evals.run.calls import Asking, ask_cells
 from agentspec.evals.run.cells import Cell, plan_cells
 from agentspec.evals.run.records import compared, record_of
 from agentspec.evals.systems import HYBRIDS, SYSTEMS
@@ -25,12 +25,11 @@ def inputs(databases: dict[Any, Path]) -> TaskInputs:
     return TaskInputs(model=MODEL_FOLDER, databases=databases, learnt_calls=2, seed=5)
 
 
-def asking(inputs: TaskInputs, load_generator: str = "own") -> Asking:
+def asking(inputs: TaskInputs) -> Asking:
     return Asking(
         databases=inputs.databases,
         encode=chat_encoder(MODEL_FOLDER),
         is_replay=False,
-        load_generator=load_generator,
     )
 
 
@@ -59,17 +58,3 @@ def test_cells_give_the_same_answers_on_both_servers(plain: Server, agentspec: S
         assert record["accuracy"] is not None if record["task"] == "text_to_sql" else record["accuracy"] is None
     drafted = [record for record in found if record["system"] != "none"]
     assert all(0 < record["draft_share"] < 1 and 0 < record["acceptance_rate"] <= 1 for record in drafted)
-
-
-# Packages that SGLang imports emit warnings.
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-def test_sglang_s_load_generator_gets_the_same_answers(plain: Server, inputs: TaskInputs) -> None:
-    cells = plan_cells("open_chat", TASKS["open_chat"].pool(inputs), ("cold",), (2,), 1, 2)
-    own, theirs = (
-        next(ask_cells(plain, SYSTEMS["none"], cells, asking(inputs, generator))).result
-        for generator in LOAD_GENERATORS
-    )
-    assert own and theirs
-    assert [reply.text for reply in theirs.replies] == [reply.text for reply in own.replies]
-    assert [reply.tokens for reply in theirs.replies] == [reply.tokens for reply in own.replies]
-    assert all(reply.began < reply.first < reply.ended for reply in theirs.replies)

@@ -1,1 +1,0 @@
-"""Benches on real servers: hybrid drafting, load, and the fidelity of simulated latencies."""
