@@ -43,7 +43,7 @@ ifneq ($(CCACHE),)
 export CMAKE_CXX_COMPILER_LAUNCHER := $(CCACHE)
 endif
 
-.PHONY: demo test test-all rare setup arctic agents openhands openhands-if-possible frameworks \
+.PHONY: demo test test-all rare setup arctic agents openhands openhands-if-possible coding-agents frameworks \
 	old-sglang links gpu-replica gpu-archives \
 	format lint types native-test native-sanitizers chromium prometheus fuzz real-models model drafters clean help
 
@@ -134,6 +134,10 @@ build/native-%.tested: setup
 		-DAGENTSPEC_SANITIZE=$(filter-out plain,$*) > /dev/null
 	@$(BIN)/cmake --build build/native-$*
 	@$(BIN)/ctest --test-dir build/native-$* --output-on-failure --timeout 300
+
+# mini-swe-agent and OpenHands end to end, against plain SGLang and agentspec in turns: an hour or more on two cores.
+coding-agents: $(AGENTS)/.installed $(OPENHANDS)/.installed setup
+	$(PY) -m agentspec.evals.run.coding_agents
 
 # Random bytes against the segment loader and the engine's operations; needs clang. FUZZ_SECONDS for each target.
 FUZZ_SECONDS ?= 60

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from agentspec.errors import ConfigError
+
 
 @contextmanager
 def work_folder(logs: Path | None, prefix: str = "agentspec-bench-") -> Iterator[tuple[Path, Path]]:
@@ -26,6 +28,12 @@ def write_json(path: Path | None, content: Mapping[str, Any], indent: int = 1) -
         path.write_text(json.dumps(content, indent=indent) + "\n", encoding="utf-8")
 
 
+def write_text(path: Path | None, text: str) -> None:
+    """Writes a text and a final newline to a file; None: writes nothing."""
+    if path is not None:
+        path.write_text(text + "\n", encoding="utf-8")
+
+
 def plugin_site(site: Path, name: str, module: str) -> Path:
     """Makes a folder for PYTHONPATH whose entry point makes SGLang load the function `register` of a module."""
     info = site / f"agentspec_{name}-1.0.dist-info"
@@ -33,3 +41,23 @@ def plugin_site(site: Path, name: str, module: str) -> Path:
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: agentspec-{name.replace('_', '-')}\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[sglang.srt.plugins]\nagentspec_{name} = {module}:register\n")
     return site
+
+
+@contextmanager
+def drawing(path: Path, size: tuple[float, float]) -> Iterator[Any]:
+    """A matplotlib figure of `size` inches, which is saved to a .png or .svg file at the end. Equal figures give equal
+    files.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError("drawing needs matplotlib; `pip install 'sglang-agentspec[plots]'`") from error
+    # Without the date and random ids.
+    with rc_context({"svg.hashsalt": "agentspec"}):
+        figure = Figure(figsize=size, layout="constrained")
+        yield figure
+        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)

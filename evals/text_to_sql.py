@@ -112,9 +112,11 @@ def summarize(answers: Sequence[Answer]) -> dict[str, Any]:
     """Counts by outcome, database and intent, and tokens by stage; `accuracy` is the share of correct answers."""
     outcomes = Counter(answer.outcome for answer in answers)
     by_database: dict[str, Counter[str]] = defaultdict(Counter)
+    by_intent: dict[str, Counter[str]] = defaultdict(Counter)
     tokens: dict[str, list[tuple[int, int]]] = {stage: [] for stage in STAGES}
     for answer in answers:
         by_database[answer.question.database][answer.outcome] += 1
+        by_intent[answer.question.intent][answer.outcome] += 1
         for call in answer.calls:
             if not call.completion.error:
                 tokens[call.stage].append((call.completion.prompt_tokens, call.completion.completion_tokens))
@@ -123,6 +125,7 @@ def summarize(answers: Sequence[Answer]) -> dict[str, Any]:
         "accuracy": outcomes["correct"] / len(answers) if answers else 0.0,
         "outcomes": {outcome: outcomes[outcome] for outcome in OUTCOMES},
         "databases": {name: dict(counts) for name, counts in sorted(by_database.items())},
+        "intents": {name: dict(counts) for name, counts in sorted(by_intent.items())},
         "stages": {stage: _stage_tokens(pairs) for stage, pairs in tokens.items()},
     }
 

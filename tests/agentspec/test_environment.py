@@ -11,7 +11,7 @@ from agentspec.environment import describe
 @pytest.mark.parametrize(
     ("started", "recorded"),
     [
-        ("agentspec.evals.text_to_sql", "python -m agentspec.evals.text_to_sql"),
+        ("agentspec.evals.run.coding_agents", "python -m agentspec.evals.run.coding_agents"),
         ("agentspec.workflows.swe.__main__", "python -m agentspec.workflows.swe"),
         ("agentspec.__main__", "agentspec"),
         (None, "agentspec"),
