@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.analysis.logs.account import Account
+from agentspec.analysis.logs.formats.messages import read_messages
 from agentspec.analysis.logs.log import read_log
 from agentspec.analysis.logs.sample import SampleLimits
 from agentspec.analysis.measures import learning
@@ -24,7 +26,7 @@ from agentspec.analysis.measures.intervals import NORMAL
 from agentspec.analysis.measures.replays import engine_config, serve_alone, serve_call
 from agentspec.analysis.measures.states import adapted_estimates, record
 from agentspec.analysis.replay import Tokenizer, read_trace
-from agentspec.analysis.replay.traces import decompressed, message_text
+from agentspec.analysis.replay.traces import decompressed
 from agentspec.analysis.report.facts import WIDTH
 from agentspec.engine import Engine
 from agentspec.evals.report.halves import STATES
@@ -182,10 +184,10 @@ def _num_outputs(line: dict[str, Any]) -> int:
 
 def _request(line: dict[str, Any], output: int) -> dict[str, Any]:
     """The request for the chat's answer of that number, with the answer."""
-    messages = line["messages"]
-    i = [i for i, message in enumerate(messages) if message["role"] == "assistant"][output]
+    messages = read_messages(line["messages"], Account(), prompt=False)
+    i = [i for i, message in enumerate(messages) if message.role == "assistant"][output]
     return {
         "session": "/".join(str(line.get(key, "")) for key in ("session", "task", "run")),
-        "messages": [{"role": m["role"], "content": message_text(m)} for m in messages[:i]],
-        "completion": message_text(messages[i]),
+        "messages": [{"role": message.role, "content": message.read} for message in messages[:i]],
+        "completion": messages[i].written,
     }
