@@ -32,6 +32,10 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: (v or 1) > 1,
         "tokenizer processes load no plugins, so streamed tool calls would be damaged; drop --tokenizer-worker-num",
     ),
+    "grammar_backend": (
+        lambda v: v == "outlines",
+        "SGLang cannot check drafts against grammars of outlines; use --grammar-backend xgrammar or llguidance",
+    ),
     "dllm_algorithm": (bool, "diffusion models do not decode token by token; drop --speculative-algorithm"),
     "disaggregation_mode": (lambda v: v not in (None, "null"), "run prefill and decode in one server"),
     "speculative_num_draft_tokens": (

@@ -23,7 +23,7 @@ import gzip
 import json
 import lzma
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -65,7 +65,7 @@ class Trace:
     num_sessions: int
     bad_lines: list[str]
     """Lines that were skipped, as `file:line: reason`."""
-    account: Account
+    account: Account = field(default_factory=Account)
     """What of the messages was read, and what is not known."""
 
 
