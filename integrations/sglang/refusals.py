@@ -32,6 +32,11 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: (v or 1) > 1,
         "tokenizer processes load no plugins, so streamed tool calls would be damaged; drop --tokenizer-worker-num",
     ),
+    "enable_streaming_session": (
+        bool,
+        "a streaming session keeps the KV cache of an answer's last token, which a verification has not computed; drop "
+        "--enable-streaming-session, and other sessions still work",
+    ),
     "grammar_backend": (
         lambda v: v == "outlines",
         "SGLang cannot check drafts against grammars of outlines; use --grammar-backend xgrammar or llguidance",
