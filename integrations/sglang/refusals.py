@@ -34,8 +34,7 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "enable_streaming_session": (
         bool,
-        "a streaming session keeps the KV cache of an answer's last token, which a verification has not computed; drop "
-        "--enable-streaming-session, and other sessions still work",
+        "they keep the KV cache of an answer's last token, which no step has computed; drop --enable-streaming-session",
     ),
     "grammar_backend": (
         lambda v: v == "outlines",
