@@ -34,7 +34,7 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "enable_streaming_session": (
         bool,
-        "they keep the KV cache of an answer's last token, which no step has computed; drop --enable-streaming-session",
+        "they keep the KV cache of an answer's last token even if no step computed it; drop --enable-streaming-session",
     ),
     "grammar_backend": (
         lambda v: v == "outlines",
