@@ -110,28 +110,6 @@ def test_json_schema_and_regex(plain: Server, agentspec: Server) -> None:
             assert set(json.loads(reply["text"])) == {"tables", "ok"}
 
 
-def test_the_next_turn_of_a_session_has_nothing_beyond_the_answer_s_end(plain: Server, agentspec: Server) -> None:
-    (text,) = chat_prompts(1, seed=0)
-    # What was written beyond the end is drafted, and accepted, with the end.
-    for server in (plain, agentspec):
-        server.post("/generate", body(text, max_new_tokens=90, ignore_eos=True))
-
-    def turns(server: Server) -> list[tuple[int, list[int]]]:
-        session = server.post("/open_session", {"capacity_of_str_len": 1000})
-        found, before = [], None
-        for more in (text, " id", " name"):
-            asked = body(more, max_new_tokens=80) | {"session_params": {"id": session, "rid": before}}
-            reply = server.post("/generate", asked)
-            before = reply["meta_info"]["id"]
-            found.append((reply["meta_info"]["prompt_tokens"], reply["output_ids"]))
-        server.post("/close_session", {"session_id": session})
-        return found
-
-    expected = turns(plain)
-    assert turns(agentspec) == expected
-    assert turns(agentspec) == expected
-
-
 def test_logprobs(plain: Server, agentspec: Server) -> None:
     requests = [
         {**body(text, max_new_tokens=24), "return_logprob": True, "top_logprobs_num": 3, "logprob_start_len": -1}
