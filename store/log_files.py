@@ -23,6 +23,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.analysis.logs.account import Account
 from agentspec.analysis.replay import Call, SessionReader, Tokenizer, check_session, decompressed
 from agentspec.config import MAX_TOKEN_IDS, EngineConfig
 from agentspec.engine import request_hash
@@ -43,6 +44,8 @@ class LogReading:
     bad: list[str] = field(default_factory=list)
     """The first lines that were skipped, as `file:line: reason`."""
     num_bad: int = 0
+    account: Account = field(default_factory=Account)
+    """What of the messages was read, and what is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class LogFiles:
         """Raises ValueError if a line is none of the three."""
         if isinstance(line, dict) and "tokens" in line:
             return [self._exported(line)]
-        check_session(line)
+        check_session(line, self.reading.account)
         if reader is None:
             raise ConfigError("chat logs and traces need the model's tokenizer; pass its file with --tokenizer")
         name = next(

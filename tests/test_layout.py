@@ -15,6 +15,9 @@ from every import every
 ROOT = Path(__file__).parents[1]
 TOP = ("agentspec", "store", "integrations", "workflows", "evals")
 
+# What messages and their blocks mean, for every reader of logs and traces.
+READERS = {"agentspec/analysis/logs/account", "agentspec/analysis/logs/calls", "agentspec/analysis/logs/formats"}
+
 # Part of the project -> parts that it may import besides itself. A part is the longest of these names that a module's
 # path begins with; "agentspec" is what lies in that folder itself. The order is that of the layers.
 LAYERS: dict[str, set[str]] = {
@@ -22,9 +25,10 @@ LAYERS: dict[str, set[str]] = {
     "agentspec/__main__": {"agentspec/cli"},
     "agentspec/scheduling": {"agentspec"},
     "agentspec/analysis/plots": {"agentspec", "agentspec/scheduling"},
-    "agentspec/analysis/replay": {"agentspec", "agentspec/scheduling"},
+    **{part: {"agentspec"} | READERS for part in sorted(READERS)},
+    "agentspec/analysis/replay": {"agentspec", "agentspec/scheduling"} | READERS,
     "agentspec/analysis/corpus": {"agentspec", "agentspec/analysis/replay"},
-    "agentspec/observe": {"agentspec", "agentspec/analysis/replay"},
+    "agentspec/observe": {"agentspec", "agentspec/analysis/replay"} | READERS,
     "agentspec/simulation": {
         "agentspec",
         "agentspec/analysis/plots",
@@ -37,8 +41,9 @@ LAYERS: dict[str, set[str]] = {
         "agentspec/analysis/replay",
         "agentspec/scheduling",
         "agentspec/simulation",
-    },
-    "store": {"agentspec", "agentspec/analysis/corpus", "agentspec/analysis/replay", "agentspec/observe"},
+    }
+    | READERS,
+    "store": {"agentspec", "agentspec/analysis/corpus", "agentspec/analysis/replay", "agentspec/observe"} | READERS,
     "integrations": {
         "agentspec",
         "agentspec/analysis",
@@ -46,7 +51,8 @@ LAYERS: dict[str, set[str]] = {
         "agentspec/analysis/replay",
         "agentspec/scheduling",
         "store",
-    },
+    }
+    | READERS,
     # The top layer: commands import what they need, but the commands of evals are known only by name.
     "agentspec/cli": {
         "agentspec",
@@ -59,9 +65,10 @@ LAYERS: dict[str, set[str]] = {
         "agentspec/simulation",
         "integrations",
         "store",
-    },
+    }
+    | READERS,
     # A command with modules of its own: it starts servers, and workflows and other programs by their command lines.
-    "agentspec/ab": {"agentspec", "agentspec/analysis", "agentspec/cli", "integrations", "workflows"},
+    "agentspec/ab": {"agentspec", "agentspec/analysis", "agentspec/cli", "integrations", "workflows"} | READERS,
     # Apart from errors and the progress bar, a workflow uses only the OpenAI API.
     "workflows": {"agentspec/environment.py", "agentspec/errors.py", "agentspec/progress.py"},
 }

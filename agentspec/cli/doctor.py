@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from agentspec.analysis.logs.account import Account
 from agentspec.analysis.replay import Tokenizer, check_session, decompressed, load_tokenizer
 from agentspec.cli.options import add_server_options, client
 from agentspec.errors import ConfigError
@@ -158,6 +159,7 @@ def _store(args: argparse.Namespace, url: str) -> list[Finding]:
 def _log(args: argparse.Namespace, path: Path) -> list[Finding]:
     sessions: list[dict[str, Any]] = []
     bad: list[str] = []
+    account = Account()
     try:
         with path.open("rb") as file:
             lines = [(number, line) for number, line in enumerate(decompressed(file, path), 1) if line.strip()]
@@ -166,12 +168,12 @@ def _log(args: argparse.Namespace, path: Path) -> list[Finding]:
     for number, line in lines[-args.lines :]:
         try:
             session = json.loads(line)
-            check_session(session)
+            check_session(session, account)
         except (ValueError, RecursionError) as error:
             bad.append(f"{path.name}:{number}: {error}")
         else:
             sessions.append(session)
-    return check_sessions(sessions, bad, _tokenizer(args.tokenizer), _template(args.tokenizer))
+    return check_sessions(sessions, bad, account, _tokenizer(args.tokenizer), _template(args.tokenizer))
 
 
 def _tokenizer(path: Path | None) -> Tokenizer:

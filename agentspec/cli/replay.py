@@ -292,15 +292,18 @@ def _read_traces(arguments: Sequence[str], tokenizer: Tokenizer) -> list[Trace]:
         if trace.bad_lines:
             shown = "; ".join(trace.bad_lines[:3]) + ("; ..." if len(trace.bad_lines) > 3 else "")
             print(f"{trace.name}: {len(trace.bad_lines)} bad lines skipped: {shown}", file=sys.stderr)
+        if trace.account.unknown:
+            print(f"{trace.name}: not known and not read: {trace.account.not_understood()}", file=sys.stderr)
     return traces
 
 
-def _trace_record(trace: Trace) -> dict[str, int]:
+def _trace_record(trace: Trace) -> dict[str, Any]:
     return {
         "sessions": trace.num_sessions,
         "calls": len(trace.calls),
         "output_tokens": sum(len(call.output) for call in trace.calls),
         "bad_lines": len(trace.bad_lines),
+        "not_understood": trace.account.not_understood(),
     }
 
 

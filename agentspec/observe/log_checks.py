@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.analysis.logs.account import Account
+from agentspec.analysis.logs.formats.messages import read_messages
 from agentspec.analysis.replay import SessionReader, Tokenizer
 from agentspec.errors import ConfigError
 from agentspec.observe.findings import Finding, Severity
@@ -74,13 +76,18 @@ def _read(
 
 
 def check_sessions(
-    sessions: Sequence[dict[str, Any]], bad_lines: Sequence[str], tokenizer: Tokenizer, render: Render | None
+    sessions: Sequence[dict[str, Any]],
+    bad_lines: Sequence[str],
+    account: Account,
+    tokenizer: Tokenizer,
+    render: Render | None,
 ) -> list[Finding]:
     """Findings on chat logs and traces.
 
     Args:
         sessions: Sessions that check_session() accepted, in order.
         bad_lines: The lines that are not sessions.
+        account: What check_session() did not know in the others.
         tokenizer: The served model's tokenizer.
         render: The served model's chat template, if it has one.
 
@@ -100,6 +107,16 @@ def check_sessions(
                 seen=f"{len(bad_lines)} lines are no session; the first: {bad_lines[0]}",
                 means="they were left out",
                 remedy="each line must be an object with `messages` or `calls`",
+            )
+        )
+    if account.unknown:
+        findings.append(
+            Finding(
+                severity=Severity.WARNING,
+                name="messages",
+                seen=f"not known: {account.not_understood()}",
+                means="they were not read, so the shares above are of the other text",
+                remedy="`agentspec report` tells for each format what it reads; log what the model wrote as chat messages",
             )
         )
     findings.append(_line_ends(sessions, found, tokenizer))
@@ -149,14 +166,8 @@ def _line_ends(sessions: Sequence[dict[str, Any]], found: LogRepeats, tokenizer:
 def _has_returns(session: dict[str, Any], *, assistant: bool) -> bool:
     if "messages" not in session:
         return assistant and any("\r\n" in call["output"] for call in session["calls"])
-    return any("\r\n" in _text(m) for m in session["messages"] if (m["role"] == "assistant") == assistant)
-
-
-def _text(message: dict[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
+    messages = read_messages(session["messages"], Account())
+    return any("\r\n" in message.written for message in messages if (message.role == "assistant") == assistant)
 
 
 def _with_newlines(value: Any) -> Any:

@@ -10,8 +10,8 @@ nothing proves nothing, which is an error.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ from agentspec.errors import ConfigError
 from agentspec.evals.files import work_folder, write_json
 from agentspec.evals.options import Options, check_names
 from agentspec.evals.parity.aborts import AbortReport, abort_storm
-from agentspec.evals.parity.client import Answer, ParityClient, ask_round
+from agentspec.evals.parity.client import Answer, ask
 from agentspec.evals.parity.random_options import draw_option_rounds
 from agentspec.evals.parity.requests import Round, draw_rounds
 from agentspec.evals.parity.rows import Compared, is_right, row_of, table
@@ -35,6 +35,7 @@ from agentspec.evals.parity.servers import (
     num_retractions,
     parity_server,
 )
+from agentspec.evals.parity.upstream import mark_upstream
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import RunningServer, Server
 from agentspec.progress import Progress, say
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     requests = "kinds: requests of every kind; options: greedy requests with random sampling parameters (default kinds)"
     options.add("--requests", choices=_REQUESTS, default="kinds", help=requests)
     options.number("--aborts", 0, "then send N requests and abort most of them")
-    options.number("--seed", 0, "seed of the requests")
+    options.numbers("--seed", (0,), "seeds of the requests, one run after another")
     python = "interpreter of the environment with SGLang (default: this one)"
     options.add("--python", default=sys.executable, metavar="FILE", help=python)
     plugin = "add FOLDER to the PYTHONPATH of the compared servers; may be repeated"
@@ -67,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     variable = "set an environment variable of the compared servers; may be repeated"
     options.add("--variable", type=_variable, action="append", default=[], metavar="NAME=VALUE", help=variable)
     options.file("--json", "write the figures and the first differences to FILE")
+    options.flag("--resume", "keep the servers and seeds that the file of --json has, and run the others")
     options.folder("--logs", "keep the servers' logs in FOLDER")
     parser.epilog = "Every other argument goes to the compared servers."
 
@@ -79,20 +81,30 @@ def run(args: argparse.Namespace) -> int:
         ServerError: A server failed, hung, drafted nothing, or does not run as it was asked to.
     """
     variants = list(_variants(args))
-    rows: list[dict[str, Any]] = []
+    if args.resume and args.json is None:
+        raise ConfigError("--resume continues the file of --json, and there is none; pass --json FILE")
+    asked = {"model": MODEL_FOLDER.name, "requests": args.requests, "tokens": args.tokens}
+    facts = {**asked, **describe(_PACKAGES)}
+    rows = _kept_rows(args.json, facts) if args.resume else []
     with work_folder(args.logs) as (_, logs):
-        # Where requests have penalties, plain SGLang's answers depend on the overlap schedule.
-        for (ranks, overlap), group in itertools.groupby(
-            variants, key=lambda variant: (variant.ranks, variant.overlap or args.requests == "kinds")
-        ):
-            rounds, expected = _reference(args, ranks, logs, overlap=overlap)
-            for variant in group:
-                log = logs / f"{len(rows)}-{variant.system}.log"
-                with parity_server(variant, log) as server:
-                    rows.append(measure(server, variant, rounds, expected, args.aborts, args.seed))
-                say(_line(rows[-1]))
-                facts = {"seed": args.seed, "model": MODEL_FOLDER.name, **describe(_PACKAGES)}
-                write_json(args.json, {"rows": rows, **facts})
+        for seed in args.seed:
+            missing = [variant for variant in variants if not any(_is_of(row, variant, seed) for row in rows)]
+            # Where requests have penalties, plain SGLang's answers depend on the overlap schedule.
+            for (ranks, overlap), group in itertools.groupby(
+                missing, key=lambda variant: (variant.ranks, variant.overlap or args.requests == "kinds")
+            ):
+                plain = Variant(system="plain", ranks=ranks, overlap=overlap, python=args.python)
+                rounds, expected = _reference(args, plain, logs, seed)
+                for variant in group:
+                    log = logs / f"{seed}-{variants.index(variant)}-{variant.system}.log"
+                    with parity_server(variant, log) as server:
+                        row = measure(server, variant, rounds, expected, args.aborts, seed)
+                    if row["first_differences"]:
+                        with parity_server(plain, logs / f"{seed}-again.log") as server:
+                            row["upstream"] = mark_upstream(server, row["first_differences"], rounds, expected)
+                    rows.append({"seed": seed, **row})
+                    say(_line(rows[-1]))
+                    write_json(args.json, {"rows": rows, **facts})
     print(table(rows))
     return 0 if all(is_right(row) for row in rows) else 1
 
@@ -120,16 +132,6 @@ def reference(
             if total >= tokens:
                 return rounds, answers
     raise AssertionError("rounds have no end")
-
-
-def ask(server: RunningServer, round_: Round, seed: int) -> list[Answer]:
-    """The answers of a server to a round; raises ServerError if a request got none."""
-
-    async def asked() -> list[Answer]:
-        async with ParityClient(server.url) as client:
-            return await ask_round(client, round_, seed)
-
-    return asyncio.run(asked())
 
 
 def compare(
@@ -181,15 +183,31 @@ def measure(
     return row
 
 
+def _kept_rows(path: Path, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of an earlier run. Raises ConfigError if it was another one."""
+    if not path.exists():
+        return []
+    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = kept.pop("rows")
+    if any(kept.get(name) != facts[name] for name in ("model", "requests", "tokens", "versions")):
+        raise ConfigError(
+            f"{path} is of another model, kind of request, number of tokens or release; pass another --json"
+        )
+    return rows
+
+
+def _is_of(row: dict[str, Any], variant: Variant, seed: int) -> bool:
+    return bool(row["server"] == variant.label and row["seed"] == seed)
+
+
 def _reference(
-    args: argparse.Namespace, ranks: int, logs: Path, *, overlap: bool
+    args: argparse.Namespace, plain: Variant, logs: Path, seed: int
 ) -> tuple[list[Round], list[list[Answer]]]:
-    variant = Variant(system="plain", ranks=ranks, overlap=overlap, python=args.python)
-    rounds = draw_rounds(args.seed)
+    rounds = draw_rounds(seed)
     if args.requests == "options":
-        rounds = draw_option_rounds(args.seed, with_penalties=not overlap)
-    with parity_server(variant, logs / f"{variant.label}-{ranks}.log") as server:
-        return reference(server, args.tokens, args.seed, rounds)
+        rounds = draw_option_rounds(seed, with_penalties=not plain.overlap)
+    with parity_server(plain, logs / f"{seed}-{plain.label}-{plain.ranks}.log") as server:
+        return reference(server, args.tokens, seed, rounds)
 
 
 def _variants(args: argparse.Namespace) -> Iterator[Variant]:
@@ -223,4 +241,7 @@ def _variable(text: str) -> tuple[str, str]:
 def _line(row: dict[str, Any]) -> str:
     aborts = row["aborts"]
     storm = f", {aborts['requests']} requests with aborts" if aborts["requests"] else ""
-    return f"  {row['server']}: {row['tokens']:,} tokens{storm}, {row['differences']} differences"
+    shown = f"{row['differences']} differences"
+    if row.get("upstream"):
+        shown += f", {row['upstream']} of them plain SGLang's own"
+    return f"  {row['server']}, seed {row['seed']}: {row['tokens']:,} tokens{storm}, {shown}"

@@ -12,6 +12,7 @@ from typing import Any
 from agentspec.errors import ServerError
 from agentspec.evals.clients.client import Client
 from agentspec.evals.parity.requests import Ask, Round
+from agentspec.integrations.servers.server import RunningServer
 
 ANSWER_SECONDS = 300.0
 """A server that takes longer for one answer hangs. The longest answer takes a few seconds, or a minute on a busy
@@ -149,6 +150,16 @@ async def ask_round(client: ParityClient, round_: Round, seed: int) -> list[Answ
 
     await together([one(number) for number in range(round_.clients)])
     return [answer for answer in answers if answer is not None]
+
+
+def ask(server: RunningServer, round_: Round, seed: int) -> list[Answer]:
+    """The answers of a server to a round; raises ServerError if a request got none."""
+
+    async def asked() -> list[Answer]:
+        async with ParityClient(server.url) as client:
+            return await ask_round(client, round_, seed)
+
+    return asyncio.run(asked())
 
 
 async def together(tasks: Sequence[Coroutine[Any, Any, None]]) -> None:

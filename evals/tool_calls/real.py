@@ -35,7 +35,7 @@ PASSES = ("streamed", "whole")
 SERVERS = {
     "none": SYSTEMS["none"],
     "suffix": SYSTEMS["agentspec"],
-    "fixed": replace(SYSTEMS["agentspec"], arguments=("--agentspec-controller", "fixed")),
+    "fixed": replace(SYSTEMS["agentspec"], arguments=("--agentspec-baseline", "fixed")),
 }
 """By their names in records: plain SGLang, agentspec as shipped, and agentspec that verifies all that is drafted."""
 _PATH = "/v1/chat/completions"

@@ -32,6 +32,14 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: (v or 1) > 1,
         "tokenizer processes load no plugins, so streamed tool calls would be damaged; drop --tokenizer-worker-num",
     ),
+    "enable_streaming_session": (
+        bool,
+        "they keep the KV cache of an answer's last token even if no step computed it; drop --enable-streaming-session",
+    ),
+    "grammar_backend": (
+        lambda v: v == "outlines",
+        "SGLang cannot check drafts against grammars of outlines; use --grammar-backend xgrammar or llguidance",
+    ),
     "dllm_algorithm": (bool, "diffusion models do not decode token by token; drop --speculative-algorithm"),
     "disaggregation_mode": (lambda v: v not in (None, "null"), "run prefill and decode in one server"),
     "speculative_num_draft_tokens": (

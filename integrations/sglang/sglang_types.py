@@ -52,6 +52,18 @@ class EndingReq(Req, Protocol):
     reasoning_tokens: int
 
 
+class SessionNode(Protocol):
+    """A turn of a session."""
+
+    req: EndingReq
+
+
+class Session(Protocol):
+    """The turns that a client continues with session_params."""
+
+    req_nodes: dict[str, SessionNode]
+
+
 class ForwardMode(Protocol):
     """What a batch is run for."""
 

@@ -158,3 +158,5 @@ def _show_bad(log_files: LogFiles) -> None:
         print(f"skipped {reason}", file=sys.stderr)
     if reading.num_bad > len(reading.bad):
         print(f"skipped {reading.num_bad - len(reading.bad)} more", file=sys.stderr)
+    if reading.account.unknown:
+        print(f"not known and not read: {reading.account.not_understood()}", file=sys.stderr)

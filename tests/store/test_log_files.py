@@ -63,6 +63,15 @@ def test_exported_lines_need_no_tokenizer() -> None:
     assert record.output_id >> 32 == request_hash("r")
 
 
+def test_what_is_not_known_in_messages_is_noted() -> None:
+    files = LogFiles(byte_tokenizer(), time=9.0)
+    blocks = [{"type": "tool_use", "name": "ls", "input": {}}, {"type": "hologram", "waves": "abc"}]
+    (output,) = read({"messages": [USER, {"role": "assistant", "content": blocks}]}, files=files)
+    written = output.record.tokens[output.record.num_prompt_tail :]
+    assert text_of(written.tolist()) == '{"name": "ls", "arguments": {}}$'
+    assert files.reading.account.not_understood() == "block hologram in outputs (once, 11 characters)"
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [

@@ -17,6 +17,7 @@ from agentspec.analysis.logs.calls import shown
 
 Where = Literal["output", "prompt", "record"]
 """What a model wrote, what it read, and everything else in a record."""
+PLACES = {"output": "in outputs", "prompt": "in prompts", "record": "in records"}
 
 _MAX_NAMES = 200
 """The number of unknown fields that are counted separately. A log may have any names, for example those of users."""
@@ -44,7 +45,8 @@ class Account:
     unknown: dict[tuple[Where, str], Tally] = field(default_factory=dict)
     """Fields and blocks that are not known, by place and name."""
     left_out: dict[tuple[Where, str], Tally] = field(default_factory=dict)
-    """Blocks that are known and have no text that a model could have written or read, such as images."""
+    """Blocks that are known and have no text that a model could have written or read, such as images, and messages that
+    were counted before."""
     skipped: Counter[str] = field(default_factory=Counter)
     """Records that are understood and have no answer of a model, by reason."""
 
@@ -86,6 +88,16 @@ class Account:
     def num_skipped(self) -> int:
         return sum(self.skipped.values())
 
+    def not_understood(self, named: int = 5) -> str:
+        """The fields and blocks that are not known, those with most text first; "" if there are none."""
+        tallies = sorted(self.unknown.items(), key=lambda item: (item[1].characters, item[1].count), reverse=True)
+        words = [
+            f"{what} {PLACES[where]} ({times(tally.count)}, {tally.characters} characters)"
+            for (where, what), tally in tallies[:named]
+        ]
+        more = [f"{len(tallies) - named} others"] if len(tallies) > named else []
+        return ", ".join(words + more)
+
     def understood(self, where: Where) -> float:
         """The share of the text at a place that was understood; 1 if there is none."""
         total = self.read[where] + self.lost[where]
@@ -108,6 +120,10 @@ def texts_in(value: Any) -> Iterator[str]:
 def type_name(value: Any) -> str:
     """The name of a block's type as it may be shown. What does not look like a name could be a text of the log."""
     return value if isinstance(value, str) and _TYPE.fullmatch(value) else "(no name)"
+
+
+def times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _count(tallies: dict[tuple[Where, str], Tally], key: tuple[Where, str], characters: int) -> None:

@@ -11,9 +11,10 @@ output is the rest of the message:
     <|user|>\\nWhat time is it?END<|assistant|>\\nHalf past two.{"name": "clock", "arguments": {}}END
     └───────────────── prompt ─────────────────┘└──────────────────── output ─────────────────────┘
 
-A header is ordinary text. END is the tokenizer's token for the end of a turn. Content and each tool call are on lines
-of their own. Arguments recorded as a string stay as the model wrote them. The prompt of a staged call is that of a chat
-if its messages were recorded, and otherwise a line with the name of its stage. Its output is the text and END.
+A header is ordinary text. END is the tokenizer's token for the end of a turn. Messages are read as in other logs, see
+agentspec.analysis.logs.formats.messages: each part is on lines of its own, and what is not known is noted. The prompt of
+a staged call is that of a chat if its messages were recorded, and otherwise a line with the name of its stage. Its output
+is the text and END.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ import gzip
 import json
 import lzma
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.analysis.logs.account import Account
+from agentspec.analysis.logs.calls import BadRecordError
+from agentspec.analysis.logs.formats.messages import Message, read_messages
 from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.errors import ConfigError
 
@@ -61,6 +65,8 @@ class Trace:
     num_sessions: int
     bad_lines: list[str]
     """Lines that were skipped, as `file:line: reason`."""
+    account: Account = field(default_factory=Account)
+    """What of the messages was read, and what is not known."""
 
 
 def read_trace(argument: str, tokenizer: Tokenizer) -> Trace:
@@ -72,16 +78,19 @@ def read_trace(argument: str, tokenizer: Tokenizer) -> Trace:
     path, chosen = _split_argument(argument)
     reader = SessionReader(tokenizer)
     bad_lines: list[str] = []
+    account = Account()
     try:
         sessions = list(_read_sessions(path, bad_lines))[chosen]
     except (OSError, EOFError, lzma.LZMAError) as error:
         raise ConfigError(f"cannot read the trace {path}: {error}; pass a .jsonl, .jsonl.xz or .jsonl.gz") from error
+    for session in sessions:
+        check_session(session, account)
     calls = [call for session in sessions for call in reader.calls(session)]
     if not calls:
         found = f"; {len(bad_lines)} lines were bad, the first {bad_lines[0]}" if bad_lines else ""
         raise ConfigError(f"no model call in {argument}{found}; a session has `messages` or `calls`")
     name = path.name.split(".jsonl")[0] + argument.removeprefix(str(path))
-    return Trace(name, calls, len(sessions), bad_lines)
+    return Trace(name, calls, len(sessions), bad_lines, account)
 
 
 def _split_argument(argument: str) -> tuple[Path, slice]:
@@ -122,59 +131,29 @@ def decompressed(file: IO[bytes], path: Path) -> IO[bytes]:
     return file
 
 
-class _BadSessionError(ValueError):
-    """A line is JSON but not a session."""
+def check_session(session: Any, account: Account | None = None) -> None:
+    """Raises ValueError if the session lacks a part that `SessionReader` reads.
 
-
-def check_session(session: Any) -> None:
-    """Raises ValueError if the session lacks a part that `SessionReader` reads."""
+    Args:
+        session: A JSON value.
+        account: Takes what of the session's messages is understood.
+    """
+    account = account or Account()
     if not isinstance(session, dict):
-        raise _BadSessionError("not an object")
+        raise BadRecordError("not an object")
     if "messages" in session:
-        _check_messages(session["messages"])
+        read_messages(session["messages"], account, prompt=False)
     elif "calls" in session:
         calls = session["calls"]
         if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
-            raise _BadSessionError("calls must be a list of objects")
+            raise BadRecordError("calls must be a list of objects")
         if not all(isinstance(call.get("stage"), str) and isinstance(call.get("output"), str) for call in calls):
-            raise _BadSessionError("a call has no stage or no output")
+            raise BadRecordError("a call has no stage or no output")
         for call in calls:
-            _check_messages(call.get("messages") or [])
+            read_messages(call.get("messages") or [], account)
+            account.note_read("output", len(call["output"]))
     else:
-        raise _BadSessionError("neither messages nor calls")
-
-
-def _check_messages(messages: Any) -> None:
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise _BadSessionError("messages must be a list of objects")
-    for message in messages:
-        if not isinstance(message.get("role"), str):
-            raise _BadSessionError("a message has no role")
-        message_text(message)
-
-
-def message_text(message: dict[str, Any]) -> str:
-    """A message's content and tool calls, each on lines of their own. Raises ValueError if they are malformed."""
-    content = message.get("content")
-    if isinstance(content, list):
-        parts = [part.get("text", "") if isinstance(part, dict) else "" for part in content]
-        content = "".join(part for part in parts if isinstance(part, str))
-    if content is not None and not isinstance(content, str):
-        raise _BadSessionError("a message's content must be a string, a list of parts or null")
-    tool_calls = message.get("tool_calls") or []
-    if not isinstance(tool_calls, list):
-        raise _BadSessionError("a message's tool_calls must be a list")
-    return "\n".join([*([content] if content else []), *map(_tool_call_text, tool_calls)])
-
-
-def _tool_call_text(tool_call: Any) -> str:
-    function = tool_call.get("function", tool_call) if isinstance(tool_call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise _BadSessionError("a tool call has no name")
-    arguments = function.get("arguments", {})
-    if not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    return f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": {arguments}}}'
+        raise BadRecordError("neither messages nor calls")
 
 
 class SessionReader:
@@ -193,17 +172,19 @@ class SessionReader:
                 yield Call(identity, task, run, self._staged_prompt(call), self._turn(call["output"]))
             return
         parts: list[NDArray[np.int32]] = []
-        for message in session["messages"]:
-            parts.append(self._line(f"<|{message['role']}|>"))
-            turn = self._turn(message_text(message))
-            if message["role"] == "assistant":
-                yield Call(identity, task, run, tuple(parts), turn)
+        for message in _messages(session["messages"]):
+            parts.append(self._line(f"<|{message.role}|>"))
+            turn = self._turn(message.read)
+            if message.role == "assistant":
+                # Later prompts do not repeat the reasoning.
+                written = turn if message.written == message.read else self._turn(message.written)
+                yield Call(identity, task, run, tuple(parts), written)
             parts.append(turn)
 
     def _staged_prompt(self, call: dict[str, Any]) -> tuple[NDArray[np.int32], ...]:
         if not call.get("messages"):
             return (self._line(call["stage"]),)
-        turns = [(self._line(f"<|{m['role']}|>"), self._turn(message_text(m))) for m in call["messages"]]
+        turns = [(self._line(f"<|{m.role}|>"), self._turn(m.read)) for m in _messages(call["messages"])]
         return (*(part for turn in turns for part in turn), self._line("<|assistant|>"))
 
     def _line(self, text: str) -> NDArray[np.int32]:
@@ -216,3 +197,8 @@ class SessionReader:
         if text not in self._encoded:
             self._encoded[text] = self._tokenizer.encode(text)
         return self._encoded[text]
+
+
+def _messages(values: Any) -> list[Message]:
+    # check_session() has noted what is not known.
+    return read_messages(values, Account())

@@ -41,7 +41,7 @@ from agentspec.analysis.measures.speedup import speedup_row
 from agentspec.analysis.measures.states import Recorded, adapted_estimates, record, recorded_config
 from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.analysis.report.budget import Budget, Plan, planned
-from agentspec.analysis.report.inputs import input_facts, input_notes, not_understood
+from agentspec.analysis.report.inputs import input_facts, input_notes
 from agentspec.analysis.report.verdict import Evidence, best_width, budget_mb, verdict
 from agentspec.engine import Engine
 from agentspec.errors import ConfigError
@@ -218,7 +218,7 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
 
 def _not_understood(reading: LogReading) -> str:
     bad = f"{reading.num_bad} records that could not be read" if reading.num_bad else ""
-    return ", ".join(filter(None, (bad, not_understood(reading, 3))))
+    return ", ".join(filter(None, (bad, reading.account.not_understood(3))))
 
 
 def _ten_times(growth: learning.Growth, num_outputs: int) -> dict[str, float]:

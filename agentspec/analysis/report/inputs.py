@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from agentspec.analysis.logs.account import Tally, Where
+from agentspec.analysis.logs.account import PLACES, Tally, Where, times
 from agentspec.analysis.logs.calls import shown
 from agentspec.analysis.logs.log import Log
 from agentspec.analysis.logs.source import LogReading
@@ -19,7 +19,6 @@ _NAMED_TALLIES = 200
 _MAX_REASON = 200
 _SAME_OUTPUT = 0.5
 """From this share on, a text that is many outputs may be one that no model wrote."""
-_PLACES = {"output": "in outputs", "prompt": "in prompts", "record": "in records"}
 
 
 def input_facts(log: Log, sampled: Sampled, lost: int, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -125,29 +124,18 @@ def input_notes(log: Log, sampled: Sampled, lost: int, seconds: float | None, sh
     return notes
 
 
-def not_understood(reading: LogReading, named: int = 5) -> str:
-    """The fields and blocks that are not known, those with most text first; "" if there are none."""
-    tallies = sorted(
-        reading.account.unknown.items(), key=lambda item: (item[1].characters, item[1].count), reverse=True
-    )
-    words = [
-        f"{what} {_PLACES[where]} ({_times(tally.count)}, {tally.characters} characters)"
-        for (where, what), tally in tallies[:named]
-    ]
-    more = [f"{len(tallies) - named} others"] if len(tallies) > named else []
-    return ", ".join(words + more)
-
-
 def _unread_notes(reading: LogReading) -> list[str]:
     """What of the log is not in the figures."""
     account, notes = reading.account, []
     if account.unknown:
-        notes.append(f"These fields and blocks are not known and were not read: {not_understood(reading)}.")
+        notes.append(f"These fields and blocks are not known and were not read: {account.not_understood()}.")
     if account.left_out:
         tallies = sorted(account.left_out.items(), key=lambda item: item[1].count, reverse=True)
-        words = [f"{what} {_PLACES[where]} ({_times(tally.count)})" for (where, what), tally in tallies[:5]]
+        words = [f"{what} {PLACES[where]} ({times(tally.count)})" for (where, what), tally in tallies[:5]]
         more = [f"{len(tallies) - 5} others"] if len(tallies) > 5 else []
-        notes.append(f"Left out, because the log has no text of the model for them: {', '.join(words + more)}.")
+        notes.append(
+            f"Left out, because the log has no text of the model for them, or has it twice: {', '.join(words + more)}."
+        )
     if account.skipped:
         words = [f"{count} of {reason}" for reason, count in account.skipped.most_common(5)]
         more = ["others"] if len(account.skipped) > 5 else []
@@ -160,10 +148,6 @@ def _most_frequent(log: Log) -> tuple[int, int]:
     counts = Counter(output.tokens.tobytes() for output in log.kept)
     ((tokens, number),) = counts.most_common(1)
     return number, len(tokens) // 4 - 1
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
 
 
 def _tallies(tallies: Mapping[tuple[Where, str], Tally]) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 A verification accepts several tokens, and SGLang checks all of them at once. Then the first string in the request's
 list of stop strings wins over another one that comes earlier in the text, any stop string wins over an end-of-text
 token before it, and in SGLang 0.5.17 max_tokens wins over both. The answer would hold tokens that plain decoding never
-writes.
+writes. A session would also give tokens that were accepted beyond the end of an answer to its next turn.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
+from typing import Any
 
-from agentspec.integrations.sglang.sglang_types import EndingReq
+from agentspec.integrations.sglang.sglang_types import EndingReq, Session
 
 _METHOD = "update_finish_state"
 _Update = Callable[[EndingReq, int], None]
@@ -35,6 +36,27 @@ def end_at_first_stop() -> None:
 
     update_finish_state._agentspec = True  # type: ignore[attr-defined]
     setattr(request, _METHOD, update_finish_state)
+    _continue_at_ends()
+
+
+def _continue_at_ends() -> None:
+    """Makes the turns of a session begin where the turns before ended. SGLang puts all accepted tokens before them."""
+    session: type = importlib.import_module("sglang.srt.session.session_controller").Session
+    create: Callable[..., object] = session.create_req  # type: ignore[attr-defined]
+
+    @functools.wraps(create)
+    def create_req(self: Session, *args: Any, **kwargs: Any) -> object:
+        for node in self.req_nodes.values():
+            cut_at_end(node.req)
+        return create(self, *args, **kwargs)
+
+    session.create_req = create_req  # type: ignore[attr-defined]
+
+
+def cut_at_end(request: EndingReq) -> None:
+    """Drops the tokens beyond the end of a finished request. Its KV cache must have been released."""
+    if request.finished() and request.finished_len is not None:
+        request.output_ids = request.output_ids[: request.finished_len]
 
 
 def _cut_reasoning(request: EndingReq) -> None:

@@ -45,7 +45,9 @@ def test_rows_and_head(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         assert row["draft_us_per_step"] > 0
         assert row["open_us_per_call"] > 0
     head = content["head"]
-    assert head["traces"]["count"] == {"sessions": 4, "calls": 4, "output_tokens": 96, "bad_lines": 1}
+    assert head["traces"]["count"] == {
+        "sessions": 4, "calls": 4, "output_tokens": 96, "bad_lines": 1, "not_understood": "",
+    }  # fmt: skip
     assert head["tokenizer"].startswith("bytes.tiktoken ")
     assert head["versions"]["agentspec"]
     shown = capsys.readouterr()

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from byte_tokenizer import byte_tokenizer
 
+from agentspec.analysis.logs.account import Account
+from agentspec.analysis.replay import check_session
 from agentspec.errors import ConfigError
 from agentspec.observe.findings import Finding, Severity
 from agentspec.observe.log_checks import check_sessions, log_repeats
@@ -26,7 +28,17 @@ def plain(messages: Sequence[dict[str, Any]]) -> str:
 
 
 def checked(*sessions: dict[str, Any], render: Render | None = None, bad: Sequence[str] = ()) -> dict[str, Finding]:
-    return {of.name: of for of in check_sessions(sessions, bad, byte_tokenizer(), render)}
+    account = Account()
+    for session in sessions:
+        check_session(session, account)
+    return {of.name: of for of in check_sessions(sessions, bad, account, byte_tokenizer(), render)}
+
+
+def test_what_is_not_known_in_messages_is_told() -> None:
+    blocks = [{"type": "text", "text": FILE}, {"type": "hologram", "waves": "abc"}]
+    finding = checked(chat(FILE, blocks))["messages"]  # type: ignore[arg-type]
+    assert finding.severity is Severity.WARNING and "block hologram in outputs (once, 11 characters)" in finding.seen
+    assert "messages" not in checked(chat(FILE, FILE))
 
 
 def test_repeats_of_prompts_and_of_earlier_outputs() -> None:

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 from every import every
 
+from agentspec.cli import main
 from agentspec.errors import ServerError
+from agentspec.evals.parity import bench
 from agentspec.evals.parity.aborts import abort_storm
 from agentspec.evals.parity.bench import compare
 from agentspec.evals.parity.client import Answer, Choice
@@ -23,6 +25,7 @@ from agentspec.evals.parity.random_options import PENALTIES, draw_option_rounds
 from agentspec.evals.parity.requests import KINDS, Ask, Asks, Round, draw_rounds
 from agentspec.evals.parity.rows import Compared, difference, is_right, row_of, table
 from agentspec.evals.parity.servers import PARITY_SYSTEMS, Variant, check_variant, parity_server
+from agentspec.evals.parity.upstream import mark_upstream
 from agentspec.integrations.servers.server import RunningServer
 
 CHOICE = Choice(
@@ -125,6 +128,49 @@ def test_sampled_answers_are_compared_by_their_distribution(token: int, alike: b
     assert compared.num_differences == 0
     assert list(compared.p_values()) == ["temperature"]
     assert is_right(row_of(compared)) is alike
+
+
+def test_differences_of_plain_sglang_itself_are_told_apart() -> None:
+    rounds, expected = work()
+    wrong = [[replace(given, choices=(replace(given.choices[0], tokens=(1,)),)) for given in expected[0]]]
+    compared = Compared()
+    compared.add(rounds[0].asks[:2], expected[0][:2], wrong[0][:2])
+    row = row_of(compared)
+    with StandIn().running() as server:
+        row["upstream"] = mark_upstream(server, row["first_differences"], rounds, expected)
+        assert row["upstream"] == 0 and not is_right(row)
+        # Asked again, plain SGLang does not give its own first answer.
+        row["upstream"] = mark_upstream(server, row["first_differences"], rounds, wrong)
+    assert row["upstream"] == 2 and is_right(row)
+    assert all(found["is_upstream"] for found in row["first_differences"])
+
+
+def test_a_run_that_was_cut_off_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, expected = work()
+    started: list[tuple[str, int]] = []
+
+    @contextmanager
+    def no_server(variant: Variant, log: Path) -> Iterator[Variant]:
+        yield variant
+
+    def measured(server: Variant, variant: Variant, rounds: object, expected: object, aborts: int, seed: int) -> Any:
+        started.append((variant.system, seed))
+        if len(started) == 4:
+            raise ServerError("cut off")
+        counts = {"drafted": 1, "accepted": 1, "retractions": 0, "aborts": {"requests": 0}}
+        return {"server": variant.label, **counts, **row_of(Compared())}
+
+    monkeypatch.setattr(bench, "parity_server", no_server)
+    monkeypatch.setattr(bench, "reference", lambda *args: (rounds, expected))
+    monkeypatch.setattr(bench, "measure", measured)
+    out = tmp_path / "out.json"
+    words = ["bench", "parity", "--systems", "suffix,eagle3", "--overlap", "on", "--seed", "3,4", "--json", str(out)]
+    assert main(words) == 2
+    kept = json.loads(out.read_text())["rows"]
+    assert [row["seed"] for row in kept] == [3, 3, 4]
+    assert main([*words, "--resume"]) == 0
+    assert started == [("suffix", 3), ("eagle3", 3), ("suffix", 4), ("eagle3", 4), ("eagle3", 4)]
+    assert main([*words, "--resume", "--tokens", "5"]) == 2
 
 
 def test_a_variant_is_what_the_server_s_command_says(tmp_path: Path) -> None:

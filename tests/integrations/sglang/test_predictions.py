@@ -14,7 +14,7 @@ from needs import OLD_SGLANG
 from server_requests import ARGUMENTS, MODEL
 from transformers import PreTrainedTokenizerFast
 
-from agentspec.evals.parity.servers import UNITED
+from agentspec.evals.parity.servers import PARITY_SYSTEMS
 from agentspec.integrations.servers.server import Server
 from agentspec.integrations.sglang.predictions.hooks import AnswerCount, CountedTokens, PredictionCounts
 from agentspec.integrations.sglang.predictions.option import before_validation, predicted_text, predicted_tokens
@@ -132,20 +132,21 @@ MESSAGES = [{"role": "user", "content": "Rename the column."}]
 TEMPLATE = "<|begin|>{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}<|assistant|>"
 
 
-def _replaying(folder: Path, **options: str) -> Server:
+def _replaying(folder: Path, drafter: str, **options: str) -> Server:
     """A server whose answers are forced."""
     template = folder / "template.jinja"
     template.write_text(TEMPLATE)
-    arguments = (*ARGUMENTS, "--chat-template", str(template), "--agentspec-baseline", "fixed")
-    variables = {**UNITED, "AGENTSPEC_REPLAY": "requests"}
+    system = PARITY_SYSTEMS[drafter]
+    arguments = (*ARGUMENTS, "--chat-template", str(template), "--agentspec-baseline", "fixed", *system.arguments)
+    variables = {**system.variables, "AGENTSPEC_REPLAY": "requests"}
     return Server(MODEL, "AGENTSPEC", log=folder / "log", arguments=arguments, environment=variables, **options)
 
 
-@pytest.fixture(scope="module", params=["installed", pytest.param("old", marks=pytest.mark.other_release)])
+@pytest.fixture(scope="module", params=["suffix", "eagle3", pytest.param("old", marks=pytest.mark.other_release)])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp(f"predictions-{request.param}")
     options = {"python": str(OLD_SGLANG)} if request.param == "old" else {}
-    with _replaying(folder, **options) as started:
+    with _replaying(folder, "suffix" if options else request.param, **options) as started:
         yield started
 
 

@@ -37,6 +37,8 @@ def test_defaults_pass() -> None:
         ("enable_pdmux", True),
         ("enable_two_batch_overlap", True),
         ("tokenizer_worker_num", 2),
+        ("enable_streaming_session", True),
+        ("grammar_backend", "outlines"),
         ("dllm_algorithm", "LowConfidence"),
         ("disaggregation_mode", "prefill"),
         ("speculative_num_draft_tokens", 1),

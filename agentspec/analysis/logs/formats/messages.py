@@ -28,6 +28,8 @@ class Message:
     parts: tuple[Part, ...]
     value: Mapping[str, Any] | None = None
     """The message as recorded, if it is one object of the log."""
+    place: int = 0
+    """The index of its last value in the list that it was read from."""
 
     @property
     def written(self) -> str:
@@ -66,7 +68,7 @@ def read_messages(values: Any, account: Account, *, prompt: bool = True) -> list
     values = [_plain(value) for value in values]
     are_items = any(map(is_item, values))
     messages: list[Message] = []
-    for value in values:
+    for place, value in enumerate(values):
         item = is_item(value)
         role = _item_role(value) if item else role_of(value)
         where: Where = "output" if role == "assistant" and not prompt else "prompt"
@@ -74,7 +76,7 @@ def read_messages(values: Any, account: Account, *, prompt: bool = True) -> list
         if are_items and message.role == "assistant" and messages and messages[-1].role == "assistant":
             before = messages.pop()
             message = Message("assistant", before.parts + message.parts)
-        messages.append(message)
+        messages.append(replace(message, place=place))
     return messages
 
 
@@ -172,7 +174,7 @@ def chat_calls(
         messages: The messages.
         labels: The labels of all calls. An agent that a message names becomes the role of its call.
         account: Takes the messages that are no outputs.
-        skipped: Indexes of messages that no model wrote, such as demonstrations.
+        skipped: Indexes of messages that are no outputs, such as demonstrations and those that were counted before.
     """
     skipped = set(skipped)
     pairs = [message.pair for message in messages]

@@ -1,11 +1,13 @@
 """Logs in which a record is only a part of a call: sessions of agents line by line, events, and chunks of streams.
 
 The parts of a file are collected, and become calls at the file's end. A message in several lines is one output, and a
-message that a later file repeats, because a session was resumed, is not counted again.
+message that a later file repeats, because a session was resumed or forked, is not counted again.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,7 +61,7 @@ class _Conversation:
     places: dict[str, int] = field(default_factory=dict)
     """The places of messages by their identity."""
     repeated: set[int] = field(default_factory=set)
-    """The places of messages that another file has too."""
+    """The places of items that another file has too."""
 
 
 class Sessions:
@@ -72,6 +74,8 @@ class Sessions:
         self._stream = ""
         # The identities of messages, and the conversation that they were counted in.
         self._counted: dict[str, str] = {}
+        # The identity of the latest item of each session of Codex.
+        self._latest: dict[str, str] = {}
         self._labels = Labels()
 
     def add(
@@ -114,9 +118,13 @@ class Sessions:
         for one in [self._open.pop(key) for key in closed]:
             make = _MESSAGES_OF.get(one.form)
             messages = make(one.items, self._account) if make else one.items
+            repeated = {i for i, message in enumerate(messages) if (message.place if make else i) in one.repeated}
+            for message in (messages[i] for i in sorted(repeated)):
+                if message.role == "assistant":
+                    self._account.note_left_out("output", "message that another file has too", message.written)
             if not any(message.role == "assistant" for message in messages):
                 self._account.note_skipped("a session without an answer")
-            for call in chat_calls(messages, one.labels, self._account, one.repeated):
+            for call in chat_calls(messages, one.labels, self._account, repeated):
                 yield one.form, call
 
     def _conversation(self, form: str, labels: Labels, *key: str) -> _Conversation:
@@ -175,8 +183,7 @@ class Sessions:
             return
         if is_model and identity:
             one.places[identity] = len(one.items)
-            if self._counted.setdefault(identity, "/".join(key)) != "/".join(key):
-                one.repeated.add(len(one.items))
+            self._count(one, identity, "/".join(key))
         one.items.append(message)
 
     def _add_codex(self, line: Mapping[str, Any], name: str) -> None:
@@ -184,6 +191,8 @@ class Sessions:
         kind = line.get("type")
         one = self._conversation("codex", labels_of(line, session=name), name)
         if kind == "response_item":
+            identity = self._latest[name] = _identity(payload, self._latest.get(name, ""))
+            self._count(one, identity, name)
             one.items.append(payload)
         elif kind == "compacted":
             self._cut(("codex", name))
@@ -198,12 +207,26 @@ class Sessions:
         else:
             self._account.note_unknown("record", f"codex line of the type {type_name(kind)}", line)
 
+    def _count(self, one: _Conversation, identity: str, name: str) -> None:
+        """Notes the identity of the item that is added next, and whether another conversation has it too."""
+        if self._counted.setdefault(identity, name) != name:
+            one.repeated.add(len(one.items))
+
     def _cut(self, key: tuple[str, ...]) -> None:
         """Ends a conversation, because what follows does not have it in its prompts."""
         one = self._open.pop(key, None)
         if one is not None:
             self._open[*key, str(len(self._open))] = one
             self._open[key] = _Conversation(one.form, one.labels)
+
+
+def _identity(item: Mapping[str, Any], before: str) -> str:
+    """The identity of an item of Codex. A forked session begins with the items of another one. An item without an id of its
+    own is the same if all items before it are, back to one with an id."""
+    if isinstance(item.get("id") or item.get("call_id"), str):
+        before = ""
+    content = json.dumps(item, sort_keys=True).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(before.encode() + content, digest_size=16).hexdigest()
 
 
 def part_of(record: Any) -> str | None:

@@ -71,8 +71,9 @@ def test_a_session_that_was_resumed_is_counted_once(tmp_path: Path) -> None:
     again = [{**record, "sessionId": "s2"} for record in CLAUDE_CODE[1:9]]
     more = line("assistant", "a9", [{"type": "text", "text": "more"}], "s2", message_id="m9")
     write_lines(tmp_path / "s2.jsonl", [*again, line("user", "u9", "go on", "s2"), more])
-    found, _ = calls(tmp_path)
+    found, reading = calls(tmp_path)
     assert [call.output for call in found][1:] == ["done", "more"] and len(found) == 3
+    assert reading.account.left_out["output", "message that another file has too"].count == 2
     assert found[2].messages[-2:] == (("assistant", "done"), ("user", "go on"))
 
 
@@ -122,6 +123,33 @@ def test_turns_of_codex(tmp_path: Path) -> None:
     )  # fmt: skip
     assert not reading.account.unknown
     assert reading.account.left_out["output", "block reasoning without its text"].count == 1
+
+
+def test_a_forked_session_of_codex_is_counted_once(tmp_path: Path) -> None:
+    def message(role: str, text: str) -> dict[str, Any]:
+        return item("message", role=role, content=[{"type": "output_text", "text": text}])
+
+    def meta(identity: str) -> dict[str, Any]:
+        return {"timestamp": "t", "type": "session_meta", "payload": {"id": identity}}
+
+    turn = [
+        message("user", "list"),
+        message("assistant", "I look."),
+        item("function_call", name="shell", arguments="{}", call_id="c1"),
+        item("function_call_output", call_id="c1", output="a.py"),
+        message("assistant", "done"),
+    ]
+    write_lines(tmp_path / "1.jsonl", [meta("1"), *turn, message("user", "more"), message("assistant", "yes")])
+    # The lines of the session that was forked have new times.
+    copied = [{**record, "timestamp": "2026-01-02T00:00:00Z"} for record in (meta("1"), *turn)]
+    write_lines(tmp_path / "2.jsonl", [meta("2"), *copied, message("user", "less"), message("assistant", "yes")])
+    # An answer of the same text to another question.
+    write_lines(tmp_path / "3.jsonl", [meta("3"), message("user", "other"), message("assistant", "I look.")])
+    found, reading = calls(tmp_path)
+    call = '{"name": "shell", "arguments": {}}'
+    assert [one.output for one in found] == [f"I look.\n{call}", "done", "yes", "yes", "I look."]
+    assert found[3].messages[-3:] == (("tool", "a.py"), ("assistant", "done"), ("user", "less"))
+    assert reading.account.left_out["output", "message that another file has too"].count == 2
 
 
 def test_events_of_openhands(tmp_path: Path) -> None:

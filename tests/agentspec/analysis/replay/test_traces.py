@@ -80,7 +80,6 @@ def test_bad_lines_are_named_and_skipped(tmp_path: Path) -> None:
         {"session": "x"},
         {"messages": [{"content": "no role"}]},
         {"messages": [{"role": "user", "content": 3}]},
-        {"messages": [{"role": "assistant", "tool_calls": [{"arguments": "{}"}]}]},
         {"calls": [{"stage": "plan"}]},
         {"calls": "plan"},
         {"calls": [{"stage": "plan", "output": "one", "messages": ["time?"]}]},
@@ -90,6 +89,30 @@ def test_bad_lines_are_named_and_skipped(tmp_path: Path) -> None:
     assert [line.split(":")[:2] for line in trace.bad_lines] == [
         ["mixed.jsonl", str(i)] for i in range(1, len(bad) + 1)
     ]
+
+
+def test_blocks_are_read_as_in_other_logs_and_those_that_are_not_known_are_noted(tmp_path: Path) -> None:
+    blocks = [
+        {"type": "thinking", "thinking": "Hm."},
+        {"type": "text", "text": "I look."},
+        {"type": "tool_use", "name": "ls", "input": {"path": "."}},
+        {"type": "hologram", "waves": "abcd"},
+    ]
+    result = [{"type": "tool_result", "tool_use_id": "1", "content": "a.py"}]
+    messages = [
+        {"role": "assistant", "content": blocks},
+        {"role": "user", "content": result},
+        {"role": "assistant", "content": "done", "tool_calls": [{"arguments": "{}"}]},
+    ]
+    trace = read(tmp_path / "blocks.jsonl", {"messages": messages})
+    first, second = trace.calls
+    call = '{"name": "ls", "arguments": {"path": "."}}'
+    assert text_of(first.output.tolist()) == f"Hm.\nI look.\n{call}$"
+    # Later prompts do not repeat the reasoning.
+    assert text_of(second.prompt.tolist()) == f"<|assistant|>\nI look.\n{call}$<|tool|>\na.py$<|assistant|>\n"
+    assert {what: tally.characters for (_, what), tally in trace.account.unknown.items()} == {
+        "block hologram": len("hologramabcd"), "tool call without a name": len("{}"),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

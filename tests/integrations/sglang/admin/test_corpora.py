@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -105,18 +106,25 @@ def test_what_cannot_be_built_is_told(tmp_path: Path) -> None:
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_a_cancelled_job_leaves_its_name_free(tmp_path: Path) -> None:
+def test_a_cancelled_job_leaves_its_name_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     managed = ManagedEngine(tmp_path)
-    answers = [
-        managed.post("/corpora", {"name": name, "documents": ["select name from singer"], "all": True})
-        for name in ("first", "second")
-    ]
-    assert managed.post("/corpora", {"name": "second", "documents": ["x"], "all": True}).status_code == 409
-    assert managed.client.delete("/agentspec/corpora/second").status_code == 409
-    ids_of_jobs = [answer.json()["job"]["id"] for answer in answers]
-    for job_id in reversed(ids_of_jobs):
-        assert managed.client.delete(f"/agentspec/jobs/{job_id}").status_code == 200
-    assert [managed.ended_job(job_id)["state"] for job_id in ids_of_jobs] == ["cancelled"] * 2
+    # A builder that ends only if it is killed: on a busy machine, the first job would end before it is cancelled.
+    endless = tmp_path / "endless"
+    endless.write_text("#!/bin/sh\nexec sleep 600\n")
+    endless.chmod(0o755)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", str(endless))
+        answers = [
+            managed.post("/corpora", {"name": name, "documents": ["select name from singer"], "all": True})
+            for name in ("first", "second")
+        ]
+        assert managed.post("/corpora", {"name": "second", "documents": ["x"], "all": True}).status_code == 409
+        assert managed.client.delete("/agentspec/corpora/second").status_code == 409
+        ids_of_jobs = [answer.json()["job"]["id"] for answer in answers]
+        for job_id in reversed(ids_of_jobs):
+            assert managed.client.delete(f"/agentspec/jobs/{job_id}").status_code == 200
+        states = [managed.ended_job(job_id)["state"] for job_id in ids_of_jobs]
+    assert states == ["cancelled"] * 2
     assert managed.desk.corpora.all() == [] and managed.drafts("lect n", A) == ""
     assert list((tmp_path / "tmp").iterdir()) == []
     assert managed.add("second", ["select name"], all=True)["state"] == "done"

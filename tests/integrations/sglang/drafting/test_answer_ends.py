@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from array import array
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,3 +115,18 @@ def test_reasoning_beyond_the_end_is_not_counted(tokenizer: Any, sizes: list[int
         if req.finished():
             break
     assert req.reasoning_tokens == 3
+
+
+def test_the_next_turn_of_a_session_begins_where_the_answer_ended(tokenizer: Any) -> None:
+    from sglang.srt.session.session_controller import Session, SessionReqNode
+
+    finished, running = request(tokenizer, max_new_tokens=50), request(tokenizer, max_new_tokens=50)
+    assert end(finished, [5, 6, tokenizer.eos_token_id, 7, 8], [1, 4])[0] == [5, 6, tokenizer.eos_token_id]
+    end(running, [5, 6, 7], [3])
+    session = Session(1000, "s")
+    session.req_nodes = {"finished": SessionReqNode(finished), "running": SessionReqNode(running)}
+    # SGLang looks at the request after agentspec has looked at the turns before.
+    with pytest.raises(AssertionError):
+        session.create_req(SimpleNamespace(session_params=None), tokenizer, len(tokenizer))
+    assert list(finished.output_ids) == [5, 6, tokenizer.eos_token_id]
+    assert list(running.output_ids) == [5, 6, 7]
