@@ -323,5 +323,5 @@ void test_foreseen_unions() {
 int main() {
   return agentspec::test::run({test_merged_row, test_one_of_both_rows, test_limits_of_rows,
                                test_rows_that_want_nothing_are_not_read, test_empty_batch, test_refused,
-                               test_random_batches, test_path_lengths, test_promises, test_foreseen_unions});
+                               test_random_batches, test_path_lengths, test_foreseen_unions});
 }
