@@ -25,10 +25,7 @@ std::size_t packed_integers(std::size_t rows, std::size_t width) { return 3 * ro
 
 DraftingStep::DraftingStep(Engine& engine, Goodput& suffix_only, Goodput& with_model, std::size_t max_rows,
                            std::size_t max_width, std::int32_t max_drafted, const StepMemory& memory)
-    : engine_(engine),
-      planner_(suffix_only, with_model),
-      max_width_(max_width),
-      memory_(memory) {
+    : engine_(engine), planner_(suffix_only, with_model), max_width_(max_width), memory_(memory) {
   const std::size_t columns = max_width - 1;
   if (max_rows < 1 || max_width < 1 || max_drafted < 0 ||
       memory.trees.size() < tree_words(max_rows, max_width) ||

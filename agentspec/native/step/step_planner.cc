@@ -44,8 +44,7 @@ GoodputPlan StepPlanner::weigh(Goodput& goodput, const DraftShapes& drafts, std:
 }
 
 NextStep StepPlanner::plan(const DraftShapes& suffix, double context, const PlanningNumbers& numbers) {
-  const GoodputPlan alone =
-      weigh(suffix_only_, suffix, numbers.seconds, numbers.exponent, context, numbers);
+  const GoodputPlan alone = weigh(suffix_only_, suffix, numbers.seconds, numbers.exponent, context, numbers);
   NextStep next{.passes = false,
                 .width = alone.width,
                 .reason = alone.reason,

@@ -48,7 +48,7 @@ struct DraftShapes {
 
 // The drafted nodes of a width, summed over the batch.
 struct ColumnSums {
-  std::span<double> estimated;   // [c], sums of the estimates of each column
+  std::span<double> estimated;    // [c], sums of the estimates of each column
   std::span<std::int64_t> sizes;  // [c], number of nodes of each column
 };
 
@@ -59,9 +59,10 @@ class StepPlanner {
   // `suffix_only` plans steps without the passes and `with_model` those with them. Both outlive the planner.
   StepPlanner(Goodput& suffix_only, Goodput& with_model);
 
-  // Foresees the unions of these suffix drafts with the draft model's, which plan() then weighs. `rooms`: [b],
-  // most drafted nodes of each row. Throws ConfigError unless all are of the same rows.
-  void foresee(const DraftShapes& suffix, std::span<const std::int32_t> rooms, const PlanningNumbers& numbers);
+  // Foresees the unions of these suffix drafts with the draft model's, which plan() then weighs. `rooms`:
+  // [b], most drafted nodes of each row. Throws ConfigError unless all are of the same rows.
+  void foresee(const DraftShapes& suffix, std::span<const std::int32_t> rooms,
+               const PlanningNumbers& numbers);
   // The nodes that the latest foresee() expects.
   [[nodiscard]] DraftShapes foreseen() const;
   // Plans a step that has these suffix drafts, or those unions. `context`: tokens in the KV cache over all
