@@ -97,7 +97,8 @@ def captured_widths(model_runner: ModelRunner) -> tuple[int, ...]:
 
 def wanted_widths(server_args: ServerArgs, text: str) -> tuple[int, ...]:
     """The widths that the setting `widths` wants graphs for, ascending. Call it with a resolved record."""
-    steps = compat.draft_shape(server_args).steps if arguments.has_draft_model(server_args) else 0
+    shape = compat.draft_shape(server_args) if arguments.has_draft_model(server_args) else None
+    steps = shape.steps if shape is not None and shape.topk == 1 else 0
     return tier_widths(text, arguments.verify_width(server_args), steps)
 
 

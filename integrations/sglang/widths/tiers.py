@@ -51,7 +51,7 @@ def tier_widths(text: str, max_width: int, draft_steps: int = 0) -> tuple[int, .
     Args:
         text: "auto" for 1, 2, 4, ... and the width of a draft model's chain, "one" for the widest only, or a list.
         max_width: The most tokens of a row, the root included.
-        draft_steps: Number of tokens of a draft model's chain; 0 without a draft model.
+        draft_steps: Number of tokens of a draft model's chain; 0 without one.
 
     Raises:
         ConfigError: `text` is none of these, or names a width above `max_width`.
