@@ -57,14 +57,9 @@ class GoodputController:
         """The correction of the estimates."""
         self.bias_united = EstimateBias()
         """The same for unions with a draft model's drafts, whose estimates are made before those drafts are known."""
-        self._profile = profile
         # A step waits for plan(), and each numpy call takes a microsecond.
-        self.native = self.another()
+        self.native = native_goodput(config, profile)
         """Decides, and may be given to a DraftingStep, which then decides one step ahead."""
-
-    def another(self) -> _core.Goodput:
-        """A further native part with the same settings and no history."""
-        return native_goodput(self.config, self._profile)
 
     def plan(self, state: StepState) -> StepPlan:
         drafts, costs = state.drafts, self.costs

@@ -32,7 +32,7 @@ from agentspec.integrations.sglang.stream_order.host_functions import Launch
 from agentspec.integrations.sglang.widths.control import PlannedStep, WidthControl
 from agentspec.scheduling import StepPlan
 from agentspec.scheduling.goodput import REASONS
-from agentspec.scheduling.hybrid import ModelNumbers, NextStep, Speedup, planning_numbers
+from agentspec.scheduling.hybrid import ModelNumbers, NextStep, Speedup
 
 
 @dataclass(slots=True, eq=False)
@@ -144,7 +144,7 @@ class StreamOrder:
         self._max_width = max_width
         self.stream: Any = self._module.Stream()
         accepted.stream = self.stream
-        with_model = controller.another()
+        with_model = control.goodput()
         self._memories = []
         for index in range(PARTS):
             trees, packed = staging.memory(index)
@@ -172,7 +172,6 @@ class StreamOrder:
                 sizes=sizes,
             )
             self._memories.append(_Memory(native, self._module.Event(), *arrays))
-        self._biases = controller.bias, controller.bias_united
         self.speedup = Speedup()
         self._latest: list[AheadStep] = []
         self._plan: NextStep | None = None
@@ -267,14 +266,7 @@ class StreamOrder:
             width=width,
             unites=unites,
             suffixes=numbers is None or not numbers.alone,
-            numbers=planning_numbers(
-                widths,
-                seconds,
-                numbers,
-                rest=control.rest,
-                speedup=self.speedup.value,
-                exponents=(self._biases[0].exponent, self._biases[1].exponent),
-            ),
+            numbers=control.planning_numbers(widths, seconds, numbers, self.speedup.value),
         )
         with self._module.stream(self.stream):
             try:

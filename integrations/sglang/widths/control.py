@@ -36,6 +36,7 @@ from agentspec.scheduling import (
 )
 from agentspec.scheduling.columns import candidate_widths, num_drafted
 from agentspec.scheduling.goodput import GoodputController, native_goodput
+from agentspec.scheduling.hybrid import ModelNumbers, planning_numbers
 
 logger = logging.getLogger("agentspec")
 
@@ -296,13 +297,20 @@ class WidthControl:
         """What decides on widths by goodput, with the settings of this server and no history."""
         return native_goodput(self._config, self._profile)
 
-    @property
-    def exponents(self) -> tuple[float, float]:
-        """They correct the estimates of suffix drafts, and those of unions with a draft model's; see EstimateBias."""
-        controller = self.controller
-        if not isinstance(controller, GoodputController):
-            return 1.0, 1.0
-        return controller.bias.exponent, controller.bias_united.exponent
+    def planning_numbers(
+        self,
+        widths: NDArray[np.int64],
+        seconds: NDArray[np.float64],
+        model: ModelNumbers | None,
+        speedup: float,
+    ) -> _core.PlanningNumbers:
+        """planning_numbers() with what steps have taught this controller."""
+        controller, exponents = self.controller, (1.0, 1.0)
+        if isinstance(controller, GoodputController):
+            exponents = controller.bias.exponent, controller.bias_united.exponent
+        return planning_numbers(
+            widths, seconds, model, rest=self.rest, speedup=speedup, exponents=exponents, ragged=self.ragged
+        )
 
     def candidates(self, rows: int) -> NDArray[np.int64]:
         """int64[w], the widths that a step of `rows` rows may have, ascending from 1."""

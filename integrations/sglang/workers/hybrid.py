@@ -71,7 +71,6 @@ from agentspec.scheduling.hybrid import (
     Speedup,
     StepPlanner,
     pause_rule,
-    planning_numbers,
     single_precision,
 )
 
@@ -593,15 +592,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         seconds = control.seconds(b, widths, suffix.context)
         model = self._model_numbers(step.rids, np.maximum(suffix.ends, 0), fit, widths, seconds)
         step.plain_seconds = control.rest + float(seconds[0])
-        numbers = planning_numbers(
-            widths,
-            seconds,
-            model,
-            rest=control.rest,
-            speedup=self._speedup.value,
-            exponents=control.exponents,
-            ragged=control.ragged,
-        )
+        numbers = control.planning_numbers(widths, seconds, model, self._speedup.value)
         plan = step.plan = self._planner.plan(suffix.drafts, suffix.rooms, suffix.context, numbers)
         step.choice = self.policy.choose(suffix.drafts, fit, model.promised, plan)
 
