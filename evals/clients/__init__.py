@@ -1,1 +1,1 @@
-"""Who sends requests: streamed, prepared, at given times, and SGLang's own load generator."""
+"""Who sends requests: streamed or prepared, and recorded calls that carry their answers."""

@@ -1,1 +1,1 @@
-"""Time and memory of parts: the engine, the controllers, a step's host side."""
+"""Time and memory of parts: the engine, the store, the host side of a step."""

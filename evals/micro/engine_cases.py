@@ -92,15 +92,9 @@ def prompt_rows(texts: Texts, peers: Mapping[str, Side]) -> Iterator[Row]:
             figures = {name: [_prompt(side, prompt) for _ in range(_ROUNDS)] for name, side in sides.items()}
             mean = {name: _medians(rounds) for name, rounds in figures.items()}
             for name in arctics:
+                row = partial(Row, size=label, peer=name)
                 for case, unit in _PROMPT_UNITS.items():
-                    yield Row(
-                        case=f"{case}_{kind}",
-                        size=label,
-                        peer=name,
-                        ours=mean["ours"][case],
-                        theirs=mean[name][case],
-                        unit=unit,
-                    )
+                    yield row(case=f"{case}_{kind}", ours=mean["ours"][case], theirs=mean[name][case], unit=unit)
 
 
 _PROMPT_UNITS = {
@@ -229,14 +223,8 @@ def memory_rows(indexes: GlobalIndexes, size: str) -> Iterator[Row]:
     stats = ours.engine.stats()
     for name, held in indexes.heap.items():
         if name != "ours":
-            yield Row(
-                case="memory",
-                size=size,
-                peer=name,
-                ours=stats.global_bytes / max(stats.output_tokens, 1),
-                theirs=held / indexes.num_tokens,
-                unit="bytes a token",
-            )
+            own, theirs = stats.global_bytes / max(stats.output_tokens, 1), held / indexes.num_tokens
+            yield Row(case="memory", size=size, peer=name, ours=own, theirs=theirs, unit="bytes a token")
 
 
 def draft_rows(sides: Mapping[str, Side], requests: Sequence[Request], size: str) -> Iterator[Row]:
@@ -248,17 +236,12 @@ def draft_rows(sides: Mapping[str, Side], requests: Sequence[Request], size: str
             for name in sides:
                 if name == "ours":
                     continue
-                more = {"ours_drafted": figures["ours"]["drafted"], "theirs_drafted": figures[name]["drafted"]}
-                for quantity in ("draft", "extend"):
-                    yield Row(
-                        case=f"{quantity}_bs{batch}_{case}",
-                        size=size,
-                        peer=name,
-                        ours=figures["ours"][quantity],
-                        theirs=figures[name][quantity],
-                        unit="us a request",
-                        more=more if quantity == "draft" else None,
-                    )
+                own, theirs = figures["ours"], figures[name]
+                more = {"ours_drafted": own["drafted"], "theirs_drafted": theirs["drafted"]}
+                row = partial(Row, size=size, peer=name, unit="us a request")
+                at = f"bs{batch}_{case}"
+                yield row(case=f"draft_{at}", ours=own["draft"], theirs=theirs["draft"], more=more)
+                yield row(case=f"extend_{at}", ours=own["extend"], theirs=theirs["extend"])
 
 
 def draft_batches(

@@ -37,12 +37,11 @@ def engine_rows(files: Files) -> list[Row]:
             if some:
                 rows.append(
                     Row(
+                        name,
                         f"{title}, {largest.upper()} tokens",
                         "agentspec",
                         f"{short(some[0]['ours'])} {some[0]['unit']}",
                         ", ".join(f"{row['peer']} {short(row['theirs'])}" for row in some),
-                        (),
-                        name,
                     )
                 )
     return rows
@@ -69,12 +68,12 @@ def report_rows(files: Files) -> list[Row]:
 def _ranking(name: str, found: Mapping[str, Any]) -> Row:
     value = found["spearman_entropy_cold"]
     return Row(
+        name,
         f"rank correlation (Spearman) of low entropy and accept length, {found['ranked']} sets and stages",
         "report",
         f"{value:.2f}",
         f"with 100 outputs each {found['spearman_entropy_100_cold']:.2f}",
         (at_least("correlation", value, found["goal"]),),
-        name,
     )
 
 
@@ -83,17 +82,16 @@ def _halves(name: str, found: Mapping[str, Any]) -> Iterator[Row]:
     states = [(row, state, row[state]) for row in found["rows"] for state in ("cold", "warm")]
     for row, state, of in states:
         yield Row(
+            name,
             f"90 % intervals of the accept length of {row['set']}, {state}, from half of {row['sessions']} sessions",
             "report",
             f"{of['reported']:.2f}, -{of['below']:.0%} and +{of['above']:.0%}; {of['held']:.0%} of {row['draws']} held",
             f"replay of the other half {of['replayed']:.2f}",
-            (),
-            name,
         )
     held = [of["held"] for _, _, of in states]
     goal = f"{min(held):.0%} to {max(held):.0%} held, goal {least:.0%} to {most:.0%}"
     met = least <= min(held) and max(held) <= most
-    yield Row("90 % intervals of all sets", "report", "", "", (Goal(goal, met),), name)
+    yield Row(name, "90 % intervals of all sets", "report", goals=(Goal(goal, met),))
 
 
 def simulation_rows(files: Files) -> list[Row]:
@@ -117,12 +115,12 @@ def simulation_rows(files: Files) -> list[Row]:
         worst = min(least, key=lambda title: least[title])
         rows.append(
             Row(
+                name,
                 f"{name.removesuffix('.json')}, {len(at)} request rates, simulated",
                 "goodput",
                 f"plain decoding's mean latency is {least['plain']:.2f} to {max(ratios['plain']):.2f} x goodput's",
                 ", ".join(f"{title} {ratio:.3f}" for title, ratio in least.items() if title != "plain"),
                 (Goal(f"{worst} {least[worst]:.3f}, goal of all rivals >= 1", round(least[worst], 3) >= 1.0),),
-                name,
             )
         )
     return rows
@@ -140,7 +138,7 @@ def store_rows(files: Files) -> list[Row]:
                     f"{', '.join(shown)}; goal {', '.join(dict.fromkeys(row['target'] for row in found))}",
                     all(row["met"] for row in found),
                 )
-                rows.append(Row(title, "store", ", ".join(shown), "", (goal,), name))
+                rows.append(Row(name, title, "store", ", ".join(shown), goals=(goal,)))
     return rows
 
 
@@ -183,27 +181,25 @@ def _curve_of_pass(name: str, passed: str, replays: Sequence[Replay]) -> Iterato
                 [own["accepted_per_step"] / other["accepted_per_step"] for own, other in zip(ours, theirs, strict=True)]
             )
         yield Row(
+            name,
             f"{trace}, {passed}{', control' if is_control else ''}",
             "suffix drafts",
             _curve(ours),
             "; ".join(f"{peer} {_curve(theirs)}" for peer, theirs in peers.items()),
-            (),
-            name,
         )
     if ratios[False]:
         means = {peer: [mean(column) for column in zip(*some, strict=True)] for peer, some in ratios[False].items()}
         yield Row(
+            name,
             f"mean of the agents' sets, {passed}",
             "suffix drafts",
             "; ".join(f"{' / '.join(f'{ratio:.2f}' for ratio in some)} x {peer}" for peer, some in means.items()),
-            "",
-            tuple(at_least(f"least x {peer}", min(some), _CURVE_GOALS[peer]) for peer, some in means.items()),
-            name,
+            goals=tuple(at_least(f"least x {peer}", min(some), _CURVE_GOALS[peer]) for peer, some in means.items()),
         )
     if ratios[True]:
         least = min(ratio for some in ratios[True].values() for row in some for ratio in row)
         goals = (at_least("least x NGRAM and x ArcticInference", least, 1.0),)
-        yield Row(f"all controls, {passed}", "suffix drafts", "", "", goals, name)
+        yield Row(name, f"all controls, {passed}", "suffix drafts", goals=goals)
 
 
 _NODES = (16, 32, 64)

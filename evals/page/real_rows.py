@@ -50,19 +50,18 @@ def real_rows(files: Files) -> list[Row]:
                 shown = ", ".join(f"{of / value:.2f} x {_REAL_NAMES[kind]}" for kind, value in best.items())
                 rows.append(
                     Row(
+                        name,
                         f"{task}, {first['model']}, {pass_name}, {clients(number)}, {first['requests']} calls",
                         _REAL_OURS[system],
                         f"{told_speed(cell[system])} tokens/s: {shown}{same}",
                         ", ".join(told),
-                        (),
-                        name,
                     )
                 )
     for task, name in last.items():
         for system, kind, what, over, goal in _REAL_GOALS.get(task, ()):
             if some := ratios[task, system, kind]:
                 rows.append(
-                    Row(f"{task}, all cells", _REAL_OURS[system], "", "", (at_least(what, over(some), goal),), name)
+                    Row(name, f"{task}, all cells", _REAL_OURS[system], goals=(at_least(what, over(some), goal),))
                 )
     return rows
 
@@ -72,24 +71,22 @@ def _tool_calls(name: str, pass_name: str, cell: Cell) -> Iterator[Row]:
     for ours in [cell[system][0] for system in cell if system != "none"]:
         number, same, streamed = (ours[key] for key in ("requests", "answers_as_plain", "calls_streamed_as_whole"))
         yield Row(
+            name,
             f"tool calls, {ours['model']}, {pass_name}, 1 client, {number} calls",
             {**_REAL_OURS, **_REAL_NAMES}[ours["system"]],
             f"{told_speed([ours])} tokens/s: {speed([ours]) / speed([plain]):.2f} x plain",
             f"plain {told_speed([plain])}",
             (Goal(f"as plain {same}, streamed as whole {streamed}, goals {number}", same == streamed == number),),
-            name,
         )
 
 
 def _coding_agent(name: str, pass_name: str, cell: Cell) -> Iterator[Row]:
     for ours in cell["suffix"]:
         yield Row(
+            name,
             f"mini-swe-agent, {ours['model']}, {pass_name}, {ours['tasks']} tasks, {ours['requests']} calls",
             NAMES["suffix"],
             f"{told_speed([ours])} tokens/s; {ours['resolved']} of {ours['tasks']} tasks solved",
-            "",
-            (),
-            name,
         )
 
 
@@ -114,21 +111,17 @@ def _sql_stages(name: str, content: Content) -> Iterator[Row]:
         for difficulty, part in sorted(content["accuracy_by_difficulty"].items(), key=_by_hardness)
     )
     yield Row(
+        name,
         f"text-to-SQL agents, {run}, {sum(figures['calls'] for figures in stages.values())} calls",
         NAMES["suffix"],
         f"accept length {after / steps:.2f}; {content['accuracy']:.0%} of {content['graded']} right: {parts}",
-        "",
-        (),
-        name,
     )
     for stage, figures in stages.items():
         right = f", {figures['right']} of {figures['graded']} statements right" if "right" in figures else ""
         yield Row(
+            name,
             f"text-to-SQL agents, stage {stage}, {figures['calls']} calls",
             NAMES["suffix"],
             f"accept length {figures['accept_length']:.2f}; {figures['prompt_mean']:.0f} and "
             f"{figures['completion_mean']:.0f} tokens a prompt and an answer, {figures['fallbacks']} fallbacks{right}",
-            "",
-            (),
-            name,
         )

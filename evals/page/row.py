@@ -27,13 +27,13 @@ class Goal(NamedTuple):
 class Row(NamedTuple):
     """One measured figure."""
 
-    workload: str
-    system: str
-    figure: str
-    baseline: str
-    goals: tuple[Goal, ...]
     file: str
     """The file of the topic that holds the figure, its command and its machine."""
+    workload: str
+    system: str
+    figure: str = ""
+    baseline: str = ""
+    goals: tuple[Goal, ...] = ()
 
 
 def at_least(what: str, value: float, target: float) -> Goal:

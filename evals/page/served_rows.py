@@ -78,16 +78,16 @@ def eval_rows(files: Files) -> list[Row]:
     for system in dict.fromkeys(system for system, _ in ratios):
         of = {base: mean(some) for (one, base), some in ratios.items() if one == system}
         goals = tuple(at_least(f"x {NAMES[base]}", value, _AGENTS[base]) for base, value in of.items())
-        rows.append(Row("text-to-SQL agents, mean of the warm cells", NAMES[system], "", "", goals, last["agents"]))
+        rows.append(Row(last["agents"], "text-to-SQL agents, mean of the warm cells", NAMES[system], goals=goals))
     if control:
         goals = (at_least("least x plain", min(control), 0.98),)
-        rows.append(Row("open prompts, all cells", NAMES["suffix"], "", "", goals, last["open"]))
+        rows.append(Row(last["open"], "open prompts, all cells", NAMES["suffix"], goals=goals))
     if agents := [length for task, length, _ in sets if task not in _CONTROLS]:
         goals = (at_least("accept length x NGRAM", mean(agents), 1.1),)
-        rows.append(Row("recorded agents, mean of the sets", NAMES["suffix"], "", "", goals, last["sets"]))
+        rows.append(Row(last["sets"], "recorded agents, mean of the sets", NAMES["suffix"], goals=goals))
     if plain := [least for task, _, least in sets if task in _CONTROLS]:
         goals = (at_least("least x plain", min(plain), 0.98),)
-        rows.append(Row("recorded controls, all cells", NAMES["suffix"], "", "", goals, last["sets"]))
+        rows.append(Row(last["sets"], "recorded controls, all cells", NAMES["suffix"], goals=goals))
     return rows
 
 
@@ -101,12 +101,11 @@ def _live(
             parts = [f"{ratio:.2f} x {NAMES[base]}{_span(cell[system], base)}" for base, ratio in ratios.items()]
             rows.append(
                 Row(
+                    name,
                     f"{_LIVE[task]}, {pass_name}, {clients(number)}, {cell[system][0]['requests']} calls",
                     NAMES[system],
                     f"{told_speed(cell[system])} tokens/s: {', '.join(parts)}",
                     ", ".join(f"{called(base)} {told_speed(cell[base])}" for base in cell if base not in _OURS),
-                    (),
-                    name,
                 )
             )
             yield from (((task, pass_name, number), system, base, ratio) for base, ratio in ratios.items())
@@ -131,13 +130,12 @@ def _replayed(name: str, task: str, found: Sequence[Cell], rows: list[Row]) -> I
     kept = asked / (asked + sum(record["prompt_tokens_cut"] for record in records))
     rows.append(
         Row(
+            name,
             f"{task}{', control' if task in _CONTROLS else ''}: mean of {len(found)} cells, "
             f"{min(record['requests'] for record in records)} or more calls each, {kept:.1%} of the prompts' tokens kept",
             NAMES["suffix"],
             f"{speeds['suffix']:.0f} ({lengths['suffix']:.2f}) tokens/s: {min(of_plain):.2f} to {max(of_plain):.2f} x plain",
             f"plain {speeds['none']:.0f}, NGRAM {speeds['ngram']:.0f} ({lengths['ngram']:.2f})",
-            (),
-            name,
         )
     )
     yield lengths["suffix"] / lengths["ngram"], min(of_plain)
@@ -172,11 +170,11 @@ def _emulated(name: str, records: Sequence[Record]) -> Iterator[Row]:
             at_least("least x the best single system", min(over_best), 0.99),
         )
         figure = f"{min(over_best):.2f} to {max(over_best):.2f} x the best single system"
-        yield Row(f"agents, {len(over_best)} cells, {title}", NAMES["hybrid"], figure, "", goals, name)
+        yield Row(name, f"agents, {len(over_best)} cells, {title}", NAMES["hybrid"], figure, goals=goals)
     for system, ratios in over_plain.items():
         harm = (at_least("least x plain", min(ratios), 0.98),)
         figure = f"{min(ratios):.2f} to {max(ratios):.2f} x plain"
-        yield Row(f"controls, {len(ratios)} cells, {title}", NAMES[system], figure, "", harm, name)
+        yield Row(name, f"controls, {len(ratios)} cells, {title}", NAMES[system], figure, goals=harm)
 
 
 def _step_costs(name: str, measured: Sequence[Record]) -> Iterator[Row]:
@@ -194,7 +192,7 @@ def _step_costs(name: str, measured: Sequence[Record]) -> Iterator[Row]:
         if any(one == system for one, _ in at):
             ours, theirs, rows = worst(system, rival, key)
             goal = at_most(f"{key.split('_')[0]}", factor * ours, factor * theirs + margin, unit)
-            yield Row(f"a step of {rows} rows, the worst batch", NAMES[system], "", NAMES[rival], (goal,), name)
+            yield Row(name, f"a step of {rows} rows, the worst batch", NAMES[system], "", NAMES[rival], (goal,))
 
 
 def predicted_rows(files: Files) -> list[Row]:
@@ -209,18 +207,17 @@ def predicted_rows(files: Files) -> list[Row]:
             place = "in the prompt" if task.startswith("edits_shown") else "not in the prompt"
             rows.append(
                 Row(
+                    name,
                     f"edits, the function {place}, {'predicted' if is_predicted else 'no prediction'}, {pass_name}, "
                     f"{clients(number)}, {first['requests']} calls, {first['emulated']} emulated",
                     NAMES["suffix"],
                     f"{told_speed(cell['suffix'])} tokens/s: {ratio:.2f} x plain",
                     f"plain {told_speed(cell['none'])}",
-                    (),
-                    name,
                 )
             )
     if ratios:
         goals = (at_least("least x plain", min(ratios), 3.0),)
-        rows.append(Row("predicted edits, all cells", NAMES["suffix"], "", "", goals, list(files)[-1]))
+        rows.append(Row(list(files)[-1], "predicted edits, all cells", NAMES["suffix"], goals=goals))
     return rows
 
 

@@ -70,11 +70,11 @@ class OptionAsks(Asks):
     def __iter__(self) -> Iterator[Ask]:
         while True:
             sampling = self._sampling()
-            is_streamed = sampling.get("n", 1) == 1 and self._rng.random() < _STREAMED
+            is_streamed = sampling.get("n", 1) == 1 and self.rng.random() < _STREAMED
             yield Ask("random options", {"text": self._prompt(), "sampling_params": sampling}, is_streamed)
 
     def _sampling(self) -> dict[str, Any]:
-        rng = self._rng
+        rng = self.rng
         longest = rng.randint(1, _LONGEST)
         sampling: dict[str, Any] = {"temperature": 0, "max_new_tokens": longest}
         for name, value in self._options.items():
@@ -86,9 +86,9 @@ class OptionAsks(Asks):
             sampling.pop("frequency_penalty", None)
             sampling.pop("presence_penalty", None)
         if rng.random() < _SHARE:
-            sampling["stop_token_ids"] = rng.sample(self._stop_tokens, rng.randint(1, 3))
+            sampling["stop_token_ids"] = rng.sample(self.stop_tokens, rng.randint(1, 3))
         if rng.random() < _SHARE:
-            biased = rng.sample(self._stop_tokens, min(4, len(self._stop_tokens)))
+            biased = rng.sample(self.stop_tokens, min(4, len(self.stop_tokens)))
             sampling["logit_bias"] = {str(token): rng.choice((-100.0, -3.0, 2.0, 5.0)) for token in biased}
         if rng.random() < _GRAMMAR:
             name = rng.choice(list(_GRAMMARS))

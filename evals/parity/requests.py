@@ -55,102 +55,76 @@ class Asks:
     """
 
     def __init__(self, seed: int, *, pool: int = 40) -> None:
-        self._rng = random.Random(f"parity/{seed}")
+        self.rng = random.Random(f"parity/{seed}")
         self._tokenizer = Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
         self._fresh = draw_open_prompts(split="heldout", seed=seed)
         self._pool = link_prompts(pool, seed) + [render(next(self._fresh)) for _ in range(pool)]
-        self._stop_tokens = self._tokenizer.encode("".join(STOPS + _TAILS)).ids
+        self.stop_tokens = self._tokenizer.encode("".join(STOPS + _TAILS)).ids
 
     def __iter__(self) -> Iterator[Ask]:
         kinds = [kind for kind, (_, weight) in KINDS.items() for _ in range(weight)]
         while True:
-            kind = self._rng.choice(kinds)
+            kind = self.rng.choice(kinds)
             body = KINDS[kind][0](self)
             several = body["sampling_params"].get("n", 1) > 1
-            yield Ask(kind, body, not several and self._rng.random() < _STREAMED)
+            yield Ask(kind, body, not several and self.rng.random() < _STREAMED)
 
     def _prompt(self) -> str:
         """One to several prefill chunks long."""
-        place = self._rng.random()
+        place = self.rng.random()
         if place < 0.15:
             return render(next(self._fresh))
         if place < 0.3:
             return self._long_prompt()
-        return self._rng.choice(self._pool)
+        return self.rng.choice(self._pool)
 
     def _long_prompt(self) -> str:
         text = ""
         while True:
-            more = text + self._rng.choice(self._pool)
+            more = text + self.rng.choice(self._pool)
             if len(self._tokenizer.encode(more).ids) > CONTEXT_LENGTH - _ROOM:
                 return text
             text = more
 
-    def _greedy(self, max_new_tokens: int, **more: Any) -> dict[str, Any]:
+    def greedy(self, max_new_tokens: int, **more: Any) -> dict[str, Any]:
+        """A greedy request with further sampling parameters."""
         sampling = {"temperature": 0, "max_new_tokens": max_new_tokens, **more}
         return {"text": self._prompt(), "sampling_params": sampling}
 
-    def whole(self) -> dict[str, Any]:
-        return self._greedy(_ROOM)
-
-    def cut(self) -> dict[str, Any]:
-        return self._greedy(self._rng.randint(2, 60))
-
-    def one_token(self) -> dict[str, Any]:
-        return self._greedy(1)
-
-    def ignoring_eos(self) -> dict[str, Any]:
-        return self._greedy(self._rng.randint(2, _ROOM), ignore_eos=True)
-
-    def stop_string(self) -> dict[str, Any]:
-        return self._greedy(_ROOM, stop=self._rng.sample(STOPS, self._rng.randint(1, 2)))
-
-    def stop_token(self) -> dict[str, Any]:
-        return self._greedy(_ROOM, stop_token_ids=self._rng.sample(self._stop_tokens, self._rng.randint(1, 3)))
-
-    def regex(self) -> dict[str, Any]:
-        return self._greedy(self._rng.randint(1, 64), regex=self._rng.choice(REGEXES))
-
-    def json_schema(self) -> dict[str, Any]:
-        return self._greedy(64, json_schema=json.dumps(SCHEMA))
-
     def logprobs(self) -> dict[str, Any]:
-        start = self._rng.choice((-1, -1, 0, 20))
-        top = self._rng.choice((0, 3))
-        body = self._greedy(self._rng.randint(1, 40))
+        start = self.rng.choice((-1, -1, 0, 20))
+        top = self.rng.choice((0, 3))
+        body = self.greedy(self.rng.randint(1, 40))
         return {**body, "return_logprob": True, "top_logprobs_num": top, "logprob_start_len": start}
 
-    def choices(self) -> dict[str, Any]:
-        return self._greedy(self._rng.randint(1, 48), n=self._rng.randint(2, 4))
-
     def cached_prefix(self) -> dict[str, Any]:
-        body = self._greedy(self._rng.randint(1, 48))
-        return {**body, "text": self._rng.choice(self._pool) + self._rng.choice(_TAILS)}
+        body = self.greedy(self.rng.randint(1, 48))
+        return {**body, "text": self.rng.choice(self._pool) + self.rng.choice(_TAILS)}
 
     def end_of_context(self) -> dict[str, Any]:
-        room = self._rng.randint(1, 40)
-        first = self._rng.randint(300, 1400)
-        ids = [first + place % self._rng.choice((3, 5, 7)) for place in range(CONTEXT_LENGTH - room)]
+        room = self.rng.randint(1, 40)
+        first = self.rng.randint(300, 1400)
+        ids = [first + place % self.rng.choice((3, 5, 7)) for place in range(CONTEXT_LENGTH - room)]
         sampling = {"temperature": 0, "max_new_tokens": room, "ignore_eos": True}
         return {"input_ids": ids, "sampling_params": sampling}
 
     def sampled(self) -> dict[str, Any]:
-        more = SAMPLINGS[self._rng.choice(list(SAMPLINGS))]
+        more = SAMPLINGS[self.rng.choice(list(SAMPLINGS))]
         sampling = {"temperature": 1.0, "max_new_tokens": SAMPLED_TOKENS, "ignore_eos": True, "n": _CHOICES, **more}
         return {"text": _SAMPLED_PROMPT, "sampling_params": sampling}
 
 
 KINDS: dict[str, tuple[Callable[[Asks], dict[str, Any]], int]] = {
-    "whole answer": (Asks.whole, 4),
-    "cut off": (Asks.cut, 4),
-    "one token": (Asks.one_token, 2),
-    "ignoring EOS": (Asks.ignoring_eos, 3),
-    "stop string": (Asks.stop_string, 2),
-    "stop token": (Asks.stop_token, 2),
-    "regex": (Asks.regex, 2),
-    "JSON schema": (Asks.json_schema, 2),
+    "whole answer": (lambda a: a.greedy(_ROOM), 4),
+    "cut off": (lambda a: a.greedy(a.rng.randint(2, 60)), 4),
+    "one token": (lambda a: a.greedy(1), 2),
+    "ignoring EOS": (lambda a: a.greedy(a.rng.randint(2, _ROOM), ignore_eos=True), 3),
+    "stop string": (lambda a: a.greedy(_ROOM, stop=a.rng.sample(STOPS, a.rng.randint(1, 2))), 2),
+    "stop token": (lambda a: a.greedy(_ROOM, stop_token_ids=a.rng.sample(a.stop_tokens, a.rng.randint(1, 3))), 2),
+    "regex": (lambda a: a.greedy(a.rng.randint(1, 64), regex=a.rng.choice(REGEXES)), 2),
+    "JSON schema": (lambda a: a.greedy(64, json_schema=json.dumps(SCHEMA)), 2),
     "logprobs": (Asks.logprobs, 2),
-    "several choices": (Asks.choices, 1),
+    "several choices": (lambda a: a.greedy(a.rng.randint(1, 48), n=a.rng.randint(2, 4)), 1),
     "cached prefix": (Asks.cached_prefix, 3),
     "end of the context": (Asks.end_of_context, 1),
     "sampled": (Asks.sampled, 1),

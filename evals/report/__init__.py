@@ -1,1 +1,1 @@
-"""`agentspec bench report`: whether the report's figures hold, and what it takes to make them."""
+"""`agentspec bench report`: whether the figures of a report hold."""

@@ -10,7 +10,6 @@ they have written every answer once.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -27,6 +26,7 @@ from agentspec.evals.options import Options
 from agentspec.evals.real_models import FOLDER, SOURCES, folder_of
 from agentspec.evals.systems import SYSTEMS
 from agentspec.evals.tables import aligned
+from agentspec.evals.tool_calls.calls import parsed_arguments
 from agentspec.evals.tool_calls.requests import ToolRequest, draw_requests
 from agentspec.integrations.servers.server import RunningServer, Server
 from agentspec.progress import Progress, say
@@ -64,7 +64,7 @@ class Answer:
     @property
     def parsed_calls(self) -> list[tuple[str, Any]]:
         """The calls with their arguments as objects, so that spaces do not count."""
-        return [(name, _parsed(arguments)) for name, arguments in self.calls]
+        return [(name, parsed_arguments(arguments)) for name, arguments in self.calls]
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Adds an event of a stream, or a whole answer."""
@@ -82,13 +82,6 @@ class Answer:
             self.tokens = usage["completion_tokens"]
         if details := (event.get("sglext") or {}).get("spec_tokens_details"):
             self.verify_steps = details["spec_verify_ct"]
-
-
-def _parsed(arguments: str) -> Any:
-    try:
-        return json.loads(arguments or "{}")
-    except ValueError:
-        return arguments
 
 
 def ask(server: RunningServer, request: ToolRequest, max_tokens: int, *, streamed: bool) -> Answer:

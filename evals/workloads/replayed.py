@@ -27,17 +27,16 @@ from agentspec.progress import Progress
 LEARNT_SHARE = 0.2
 
 
-def replay_task(name: str, *, data: str, source: str, is_staged: bool = False, suffix: str = ".jsonl.xz") -> Task:
-    """The task of the trace `NAME.jsonl.xz`, or with another suffix.
+def replay_task(name: str, data: str, source: str, *, is_staged: bool = False) -> Task:
+    """The task of the trace `NAME.jsonl.xz`.
 
     Args:
         name: Of the task and the trace.
         data: What was recorded.
         source: Where it comes from, and its licence.
         is_staged: The trace holds the outputs of a pipeline's stages without their prompts.
-        suffix: Of the file's name.
     """
-    trace = f"{name}{suffix}"
+    trace = f"{name}.jsonl.xz"
 
     def pool(inputs: TaskInputs) -> Pool:
         return SessionPool(
@@ -126,45 +125,36 @@ def with_earlier_stages(
     return found
 
 
+_AGENTS = "staged text-to-SQL agents on generated databases, Qwen2.5-Coder"
 RECORDED = (
     # The staged agents of workflows/text_to_sql on generated databases; evals/traces/README.md says how it was made.
-    replay_task(
-        "qwen_sql_agents",
-        data="staged text-to-SQL agents on generated databases, Qwen2.5-Coder",
-        source="this project; the model is Alibaba Cloud's, Apache-2.0",
-    ),
+    replay_task("qwen_sql_agents", _AGENTS, "this project; the model is Alibaba Cloud's, Apache-2.0"),
     # 92 sessions: four runs over the same 23 tasks.
     replay_task(
         "swe_mini_agent",
-        data="coding agent on SWE-bench Lite dev, DeepSeek-chat",
-        source="SWE-agent/mini-swe-agent, pull request 816, MIT",
+        "coding agent on SWE-bench Lite dev, DeepSeek-chat",
+        "SWE-agent/mini-swe-agent, pull request 816, MIT",
     ),
     # 1,534 questions through seven stages.
     replay_task(
         "sql_rsl_bird",
-        data="multi-stage text-to-SQL over BIRD dev, a DeepSeek model",
-        source="Laqcce-cao/RSL-SQL, Apache-2.0; quotes BIRD, CC BY-SA 4.0",
+        "multi-stage text-to-SQL over BIRD dev, a DeepSeek model",
+        "Laqcce-cao/RSL-SQL, Apache-2.0; quotes BIRD, CC BY-SA 4.0",
         is_staged=True,
     ),
     # 493 sessions of up to ten turns.
     replay_task(
         "sql_intercode_spider",
-        data="SQL agent over ten Spider databases, GPT-4",
-        source="princeton-nlp/intercode, MIT; quotes Spider, CC BY-SA 4.0",
+        "SQL agent over ten Spider databases, GPT-4",
+        "princeton-nlp/intercode, MIT; quotes Spider, CC BY-SA 4.0",
     ),
     # 200 sessions: 50 tasks with four trials each.
     replay_task(
-        "tools_tau_airline",
-        data="tool-calling agent of tau-bench's airline, GPT-4o",
-        source="sierra-research/tau-bench, MIT",
+        "tools_tau_airline", "tool-calling agent of tau-bench's airline, GPT-4o", "sierra-research/tau-bench, MIT"
     ),
     # 80 sessions of two turns each, decoded nearly greedily.
-    replay_task(
-        "chat_mt_bench", data="open chat of MT-Bench, Vicuna-13B; a control", source="FasterDecoding/Medusa, Apache-2.0"
-    ),
+    replay_task("chat_mt_bench", "open chat of MT-Bench, Vicuna-13B; a control", "FasterDecoding/Medusa, Apache-2.0"),
     # 1,319 solutions.
-    replay_task(
-        "math_gsm8k", data="step-by-step solutions of GSM8K; a control", source="openai/grade-school-math, MIT"
-    ),
+    replay_task("math_gsm8k", "step-by-step solutions of GSM8K; a control", "openai/grade-school-math, MIT"),
 )
 """Controls repeat little. The content of the answers was judged where they were made."""

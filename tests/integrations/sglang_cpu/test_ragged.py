@@ -156,3 +156,11 @@ def test_where_more_is_kept_token_by_token_or_graphs_are_replayed_padding_is_com
     assert not runner.verifies_unpadded
     runner.forward(forward_batch())
     assert len(runner.seen[0]) == 12
+
+
+def test_nodes_that_do_not_come_first_are_not_taken_for_padding(runner):
+    batch = forward_batch()
+    # The row's second node is padding, and its third is a child of the root.
+    batch.spec_info.retrieve_next_token[0, 0] = 2
+    runner.forward(batch)
+    assert len(runner.seen[0]) == 12 and runner.padding_skipped == 0

@@ -314,3 +314,21 @@ def test_health_names_no_text(store: Store) -> None:
         heard: list[dict[str, Any]] = []
         one.sharing.on_health(heard.append)
         until(lambda: heard)
+
+
+def test_outputs_wait_for_a_store_that_is_away_and_count_once(store: Store) -> None:
+    troubled = Troubled(store)
+    with Replica(troubled) as one, Replica(store) as other:
+        troubled.failures = ["before", "after", "before", "after"]
+        for number in range(4):
+            one.finish(f"r{number}", [10 * number + 1, 10 * number + 2], is_delivered=False)
+        assert one.sharing.flush(30.0)
+        until(lambda: other.num_outputs() >= 4)
+        one.finish("r4", [71, 72])
+        until(lambda: other.drafts([71]) == [72])
+        assert num_entries(store) > 5
+        assert other.num_outputs() == one.num_outputs() == 5
+        health = one.sharing.health()
+        assert (health["errors"], health["dropped_outputs"], health["connected"]) == (4, 0, True)
+    with Replica(store) as restarted:
+        assert restarted.num_outputs() == 5

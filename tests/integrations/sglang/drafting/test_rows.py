@@ -71,3 +71,9 @@ def test_counts_by_source_add_up_to_what_was_drafted_and_accepted() -> None:
     totals = counters.snapshot()
     assert (totals["steps"], totals["verify_steps"]) == (50, rows)
     assert (totals["drafted_tokens"], totals["accepted_tokens"]) == (num_drafted_tokens, num_accepted_tokens)
+
+
+def test_what_was_accepted_of_other_rows_is_not_counted() -> None:
+    counters = Counters()
+    drafted(0, 2, 1).count_accepted(counters, [1, 1])
+    assert counters.total("accepted_tokens") == 0
