@@ -31,6 +31,9 @@ _UNTRIED = 0.25
 """What a further token costs at most, in tokens of the only point that is known."""
 _TRUSTED = 4.0
 """A point is believed in part only until it has learned from this number of steps; see _believed()."""
+_FROM_CONTEXT = 0.5
+"""A point is left out at contexts so much shorter than its own that more than this share of its seconds would go. Alpha is
+not known well enough to tell what would be left."""
 _FARTHEST = 0.3
 """A step moves the curve as if it were at most this share away from it: a step that waited for something else tells
 nothing."""
@@ -68,7 +71,13 @@ class StepCurve:
             found: NDArray[np.float64] = linear.gamma * batched + (linear.alpha * context + linear.delta)
             return found
         tokens, seconds, contexts = self._known
-        seconds = seconds + linear.alpha * (context - contexts)
+        moved = seconds + linear.alpha * (context - contexts)
+        near = moved >= _FROM_CONTEXT * seconds
+        if not near.all():
+            if not near.any():
+                return linear.gamma * batched + (linear.alpha * context + linear.delta)
+            tokens, moved = tokens[near], moved[near]
+        seconds = moved
         # More tokens never take less time. So a point that a slow step has lifted sinks to those after it.
         seconds = np.minimum.accumulate(seconds[::-1])[::-1]
         # Beyond the last point each token costs as between the last two, or what the linear cost says if that is more. A

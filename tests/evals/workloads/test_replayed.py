@@ -66,7 +66,7 @@ def test_a_replay_task_reads_its_trace(tmp_path: Path) -> None:
         for i in range(5)
     ]  # fmt: skip
     (tmp_path / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    task = replay_task("trace", data="", source="", suffix=".jsonl")
+    task = replay_task("trace", data="", source="", trace="trace.jsonl")
     assert task.is_replay and not task.answered_freely().is_replay
     inputs = TaskInputs(model=MODEL_FOLDER, data=tmp_path, learnt_calls=4, max_prompt_tokens=6)
     free = task.pool(replace(inputs, own_answers=True, max_answer_tokens=9)).learnt[0]
