@@ -14,7 +14,7 @@ from agentspec.errors import ConfigError
 from agentspec.evals.clients.replay_requests import ReplayRequest, from_first_calls
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads import TASKS
-from agentspec.evals.workloads.replayed import conversations, replay_task, with_earlier_stages
+from agentspec.evals.workloads.replayed import conversations, log_task, replay_task, with_earlier_stages
 from agentspec.evals.workloads.task import Conversation, TaskInputs
 
 
@@ -87,3 +87,14 @@ def test_a_missing_trace_is_named(tmp_path: Path) -> None:
     for data, named in ((None, "--data"), (tmp_path, task.trace)):
         with pytest.raises(ConfigError, match=named):
             task.pool(TaskInputs(model=MODEL_FOLDER, data=data))
+
+
+def test_a_log_of_the_user_is_a_task(tmp_path: Path) -> None:
+    log = tmp_path / "mine.2026.jsonl"
+    turns = [{"messages": [{"role": "user", "content": f"say {i}"}], "output": f"{i} it is"} for i in range(9)]
+    log.write_text("".join(json.dumps({"session": f"s{i}"} | turn) + "\n" for i, turn in enumerate(turns)))
+    task = log_task(log)
+    assert task.name == "mine" and task.is_replay
+    assert len(task.pool(TaskInputs(model=MODEL_FOLDER, learnt_calls=1)).draw(4, 4)) == 4
+    with pytest.raises(ConfigError, match="--log"):
+        log_task(tmp_path / "nothing.jsonl")
