@@ -221,12 +221,7 @@ def _turn(
         results = workload.run(*where, target)
         seconds = time.monotonic() - began
     return Turn(
-        repeat=step[0],
-        slice=step[1],
-        label=step[2],
-        seconds=seconds,
-        results=tuple(results),
-        calls=tuple(proxy.take()),
+        repeat=step[0], slice=step[1], label=step[2], seconds=seconds, results=tuple(results), calls=tuple(proxy.take())
     )
 
 

@@ -89,12 +89,7 @@ def preset(name: str, options: PresetOptions) -> SliceCommand:
 
 def _slice(template: str, options: PresetOptions, out: str, notes: Sequence[str] = ()) -> SliceCommand:
     return SliceCommand(
-        template=template,
-        count=options.tasks,
-        concurrency=options.concurrency,
-        seed=options.seed,
-        out=out,
-        notes=notes,
+        template=template, count=options.tasks, concurrency=options.concurrency, seed=options.seed, out=out, notes=notes
     )
 
 

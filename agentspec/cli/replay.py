@@ -192,10 +192,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def _rows(
-    traces: Sequence[Trace],
-    warm: Sequence[Call],
-    args: argparse.Namespace,
-    limits: Sequence[int],
+    traces: Sequence[Trace], warm: Sequence[Call], args: argparse.Namespace, limits: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     for trace in traces:
         calls = trace.calls[: args.limit]
@@ -346,11 +343,7 @@ def _own_variant(
         parts += [f"{len(args.corpus)} corpora"] if args.corpus else []
         parts += [f"{args.siblings} siblings"] if args.siblings is not None else []
         make = partial(
-            make,
-            min_token_prob=least,
-            corpora=corpora_of(args),
-            estimates=estimates,
-            max_siblings=args.siblings,
+            make, min_token_prob=least, corpora=corpora_of(args), estimates=estimates, max_siblings=args.siblings
         )
     return Variant(system, ", ".join(parts) or "defaults", make)
 

@@ -22,13 +22,7 @@ _DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     add = parser.add_argument
-    add(
-        "paths",
-        nargs="+",
-        type=Path,
-        metavar="PATH",
-        help="a log, or a folder with logs; formats are recognized",
-    )
+    add("paths", nargs="+", type=Path, metavar="PATH", help="a log, or a folder with logs; formats are recognized")
     add(
         "--tokenizer",
         metavar="NAME|PATH",

@@ -9,12 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from agentspec.errors import ConfigError
-from agentspec.integrations.sglang.setting_sources import (
-    CONFIG_FLAG,
-    CONFIG_MEANING,
-    CONFIG_VARIABLE,
-    SECRET_VARIABLES,
-)
+from agentspec.integrations.sglang.setting_sources import CONFIG_FLAG, CONFIG_MEANING, CONFIG_VARIABLE, SECRET_VARIABLES
 from agentspec.integrations.sglang.settings import (
     FIELDS,
     FLAGS,

@@ -22,12 +22,7 @@ from agentspec.integrations.servers.server import Server
 from agentspec.integrations.servers.told_steps import rest_of
 from agentspec.progress import say
 from agentspec.scheduling import Profile
-from agentspec.scheduling.baselines.threshold_search import (
-    StepPrices,
-    StopOutcome,
-    fixed_outcomes,
-    threshold_outcomes,
-)
+from agentspec.scheduling.baselines.threshold_search import StepPrices, StopOutcome, fixed_outcomes, threshold_outcomes
 
 _MOST_PROMPT = 1024
 _CONTEXTS = (64, 512)

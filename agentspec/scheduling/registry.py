@@ -25,10 +25,7 @@ CONTROLLERS: Mapping[str, Callable[[ControlConfig, Profile | None], Controller]]
 
 # Hybrid rules that judge rows one by one. The others weigh the whole step (agentspec.scheduling.hybrid): "expected" by
 # the estimates of the drafts, "payoff" by the predictions of baselines/payoff.py.
-ROW_RULES: Mapping[str, RowRule] = {
-    "score": weak_by_score,
-    "match-length": weak_by_match_length,
-}
+ROW_RULES: Mapping[str, RowRule] = {"score": weak_by_score, "match-length": weak_by_match_length}
 
 
 def make_controller(config: ControlConfig, profile: Profile | None, key: ProfileKey | None = None) -> Controller:

@@ -41,11 +41,7 @@ def acceptance_at_rate(
     Raises:
         ConfigError: The form is unknown, or a number is invalid or out of range.
     """
-    for name, value in (
-        ("requests", num_requests),
-        ("prompt tokens", prompt_tokens),
-        ("output tokens", output_tokens),
-    ):
+    for name, value in (("requests", num_requests), ("prompt tokens", prompt_tokens), ("output tokens", output_tokens)):
         if value < 1:
             raise ConfigError(f"{name} must be at least 1, got {value}; pass a positive integer")
     if not 1 <= max_draft_tokens < MAX_NODES:

@@ -111,11 +111,7 @@ def test_the_best_nodes_of_each_row_are_a_tree_of_their_own(
         ([0, 4], 4, r"got 4 while row 1 has 5; .* raise width"),
         ([0], 14, r"num_drafted must have an entry for each of 2 rows, got 1"),
         ([0, 1, 1], 14, r"num_drafted must have an entry for each of 2 rows, got 3"),
-        pytest.param(
-            [],
-            14,
-            r"num_drafted must have an entry for each of 2 rows, got 0",
-        ),
+        pytest.param([], 14, r"num_drafted must have an entry for each of 2 rows, got 0"),
     ],
 )
 def test_other_nodes_than_a_row_has_are_refused(num_drafted: list[int], width: int, message: str) -> None:

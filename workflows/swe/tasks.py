@@ -116,12 +116,7 @@ def _draw_task(drawn: random.Random, number: int, repository: Repository, compon
     )
     before, after = _shortest_edit(broken, fixed)
     fix = Fix(
-        path=path,
-        function=fill(bug.function),
-        broken=before,
-        fixed=after,
-        reproduce=reproduce,
-        expected=expected,
+        path=path, function=fill(bug.function), broken=before, fixed=after, reproduce=reproduce, expected=expected
     )
     record = {
         "id": f"{repository.name}-{component.name}-{bug.name}",

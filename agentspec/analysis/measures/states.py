@@ -17,16 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.analysis.measures.grid import walk
-from agentspec.analysis.measures.replays import (
-    ID,
-    Lengths,
-    Pass,
-    Sampled,
-    cold_passes,
-    engine_config,
-    followed,
-    serve,
-)
+from agentspec.analysis.measures.replays import ID, Lengths, Pass, Sampled, cold_passes, engine_config, followed, serve
 from agentspec.analysis.replay.traces import Call
 from agentspec.config import EngineConfig
 from agentspec.drafts import DraftBuffers

@@ -140,10 +140,7 @@ def accepted_nodes(draft: Draft, truth: Sequence[int]) -> list[int]:
 
 
 def replay(
-    calls: Iterable[Call],
-    system: System,
-    max_draft_tokens: int,
-    on_call: Callable[[Measurement], None] | None = None,
+    calls: Iterable[Call], system: System, max_draft_tokens: int, on_call: Callable[[Measurement], None] | None = None
 ) -> Measurement:
     """Replays calls one after another, and passes the sums to `on_call` after each.
 

@@ -57,11 +57,7 @@ class HybridPolicy:
         self._probing = Probing()
 
     def choose(
-        self,
-        suffix: DraftBatch,
-        fit: NDArray[np.bool_],
-        promised: NDArray[np.float64],
-        plan: NextStep,
+        self, suffix: DraftBatch, fit: NDArray[np.bool_], promised: NDArray[np.float64], plan: NextStep
     ) -> Choice:
         """Chooses the rows that want the draft model's drafts. If there are any, its passes run for the whole batch.
 
@@ -113,11 +109,7 @@ class HybridPolicy:
         }
 
     def combine(
-        self,
-        suffix: DraftBatch,
-        model: ModelTrees | None,
-        rows: NDArray[np.bool_],
-        rooms: NDArray[np.int32],
+        self, suffix: DraftBatch, model: ModelTrees | None, rows: NDArray[np.bool_], rooms: NDArray[np.int32]
     ) -> HybridBatch:
         """Returns the drafts to verify, in one native call that releases the GIL.
 

@@ -177,10 +177,7 @@ class _Stages:
         asked = asked_lines(question, self._evidence)
         classified, extracted = await asyncio.gather(
             self._ask(
-                "classify",
-                messages_of("classify", schema, *asked),
-                read_classification,
-                lambda: ("rows", "medium"),
+                "classify", messages_of("classify", schema, *asked), read_classification, lambda: ("rows", "medium")
             ),
             self._ask(
                 "extract",

@@ -162,10 +162,7 @@ def read_item(value: Mapping[str, Any], account: Account, where: Where) -> Messa
 
 
 def chat_calls(
-    messages: Sequence[Message],
-    labels: Labels,
-    account: Account,
-    skipped: Iterable[int] = (),
+    messages: Sequence[Message], labels: Labels, account: Account, skipped: Iterable[int] = ()
 ) -> Iterator[LoggedCall]:
     """Each assistant message as the output of a call whose prompt is the messages before it. An output is everything that
     the model wrote, reasoning included, although later prompts may omit a part of it.

@@ -17,13 +17,7 @@ from agentspec.analysis.logs.calls import Labels, LoggedCall, labels_of
 from agentspec.analysis.logs.formats import fields
 from agentspec.analysis.logs.formats.answers import ANSWERS, read_answers
 from agentspec.analysis.logs.formats.events import event_messages, is_event
-from agentspec.analysis.logs.formats.messages import (
-    Message,
-    chat_calls,
-    is_item,
-    read_message,
-    read_messages,
-)
+from agentspec.analysis.logs.formats.messages import Message, chat_calls, is_item, read_message, read_messages
 from agentspec.analysis.logs.formats.streams import is_chunk, joined, stream_of
 
 _CLAUDE_CODE_IGNORED = fields.names(

@@ -186,10 +186,7 @@ def test_both_drafts_of_a_row_are_merged_within_the_limit() -> None:
 
 def test_a_row_without_room_is_its_root() -> None:
     both = policy().combine(
-        batch([chain([1], [0.5])]),
-        model_trees([chain([2], [0.5], 4)]),
-        np.ones(1, np.bool_),
-        np.zeros(1, np.int32),
+        batch([chain([1], [0.5])]), model_trees([chain([2], [0.5], 4)]), np.ones(1, np.bool_), np.zeros(1, np.int32)
     )
     assert (both.tokens.tolist(), both.match_lens.tolist(), both.scores.tolist()) == ([0], [0], [0.0])
 
@@ -300,10 +297,7 @@ def test_of_a_draft_that_was_right_to_the_end_of_the_text_the_rest_is_as_it_prom
 
 def test_steps_without_the_draft_model_say_nothing_of_it() -> None:
     hybrid = policy()
-    for drafts in (
-        suffix_of(3.0),
-        hybrid.combine(suffix_of(3.0), None, np.zeros(1, np.bool_), np.ones(1, np.int32)),
-    ):
+    for drafts in (suffix_of(3.0), hybrid.combine(suffix_of(3.0), None, np.zeros(1, np.bool_), np.ones(1, np.int32))):
         hybrid.observe(["a"], drafts, np.array([3], np.int32), np.array([[1, 2, 3, 4]]))
     assert len(hybrid.lengths) == 0
     assert (hybrid.lengths.mean, hybrid.calibration.factor) == (3.0, 1.0)
