@@ -11,32 +11,26 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
+import importlib
 import os
 import random
 import re
-import shlex
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 MUTATED = ("agentspec", "store", "integrations/sglang")
 SLOW = "server or other_release or redis or arctic or agents or frameworks or browser or gpu or packaging or real_model"
-CPU_SECONDS, WAIT_SECONDS = 240, 1200
-# Makes the checkout, not the tree of the editable install, the source of the package.
-SITE = """
-import sys
-OLD, NEW = {old!r}, {new!r}
-for finder in sys.meta_path:
-    if type(finder).__name__ == "ScikitBuildRedirectingFinder":
-        for table in (finder.known_source_files, finder.submodule_search_locations):
-            for name, found in table.items():
-                moved = [p.replace(OLD, NEW, 1) if p.startswith(OLD + "/") and ".venv" not in p else p
-                         for p in ([found] if isinstance(found, str) else found)]
-                table[name] = moved[0] if isinstance(found, str) else type(found)(moved)
-"""
+CPU_SECONDS, WAIT_SECONDS = 240, 900
 COMPARISONS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -90,45 +84,64 @@ def chosen(tree: Path, count: int, seed: int) -> list[tuple[str, int, int, str]]
 
 
 def tests_of(tree: Path, path: str) -> list[str]:
-    """The tests that mirror the module's folder, or the nearest folder above that has some; the module's own first."""
-    for folder in Path(path).parents:
-        if found := sorted((tree / "tests" / folder).glob("test_*.py")):
-            found.sort(key=lambda test: test.stem != f"test_{Path(path).stem}")
-            return [str(test.relative_to(tree)) for test in found]
-    return ["tests"]
+    """The module's own tests, or those of its folder, or of the nearest folder above that has some."""
+    own = tree / "tests" / Path(path).with_name(f"test_{Path(path).name}")
+    if own.exists():
+        return [str(own.relative_to(tree))]
+    found = next(
+        list(folder.glob("test_*.py")) for folder in (own.parent, *own.parents) if any(folder.glob("test_*.py"))
+    )
+    return [str(test.relative_to(tree)) for test in sorted(found)]
+
+
+def import_from(tree: Path) -> None:
+    """Makes the checkout, not the tree of the editable install, the source of the package, and imports what is slow."""
+    for finder in sys.meta_path:
+        if type(finder).__name__ == "ScikitBuildRedirectingFinder":
+            sources, folders = finder.known_source_files, finder.submodule_search_locations  # type: ignore[attr-defined]
+            moved = {
+                str(ROOT / top): str(tree / top) for top in ("agentspec", "store", "integrations", "workflows", "evals")
+            }
+            for old, new in moved.items():
+                sources.update({name: path.replace(old + "/", new + "/") for name, path in sources.items()})
+                folders.update(
+                    {n: [p.replace(old, new) if p.startswith(old) else p for p in ps] for n, ps in folders.items()}
+                )
+    for name in (
+        "numpy",
+        "hypothesis",
+        "scipy.optimize",
+        "httpx",
+        "jinja2",
+        "pydantic",
+        "torch",
+        "sglang.srt.server_args",
+    ):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 
 
 def run(tree: Path, tests: list[str]) -> str:
-    """Nothing if the tests pass, else the first that failed, or why they ended."""
-    site = tree / ".mutants"
-    site.mkdir(exist_ok=True)
-    (site / "sitecustomize.py").write_text(SITE.format(old=str(ROOT), new=str(tree)), encoding="utf-8")
-    # A mutant may never end: spinning is limited in CPU time, which does not depend on what else runs, and waiting in time.
-    limits = f"ulimit -t {CPU_SECONDS}; exec nice -n 10 timeout {WAIT_SECONDS} "
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        f"not ({SLOW})",
-        *tests,
-    ]
-    environment = os.environ | {"PYTHONPATH": str(site)}
-    done = subprocess.run(
-        ["bash", "-c", limits + shlex.join(command)],
-        cwd=tree,
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
-    return failed[1] if failed else "" if done.returncode in (0, 5) else f"ended with {done.returncode}"
+    """Nothing if the tests pass, else the first that failed, or why they ended. They run in a fork of this process."""
+    with tempfile.TemporaryFile("w+") as output:
+        child = os.fork()
+        if not child:
+            os.setsid()
+            # A mutant may never end: spinning is limited in CPU time, which does not depend on what else runs.
+            resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+            os.chdir(tree)
+            os._exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-m", f"not ({SLOW})", *tests]))
+        end = time.monotonic() + WAIT_SECONDS
+        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+            time.sleep(0.1)
+            if time.monotonic() > end:
+                os.killpg(child, signal.SIGKILL)
+        output.seek(0)
+        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output.read(), re.MULTILINE)
+    status = os.waitstatus_to_exitcode(ended[1])
+    return failed[1] if failed else "" if status in (0, 5) else f"ended with {status}"
 
 
 def caught(tree: Path, mutant: tuple[str, int, int, str]) -> bool | None:
@@ -159,6 +172,7 @@ def main() -> None:
         git = ["git", "-C", str(ROOT), "worktree"]
         subprocess.run([*git, "add", "--quiet", "--detach", str(tree), options.base], check=True)
         try:
+            import_from(tree)
             verdicts = [caught(tree, mutant) for mutant in chosen(tree, options.count, options.seed)]
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)

@@ -122,13 +122,3 @@ def test_an_answer_matches_across_the_end_of_its_prompt(rule: Rule) -> None:
     assert drafted(without, ids(99, 38, 39)) == []
     assert drafted(with_tail, ids(99, 34, 35)) == []
     assert drafted(without, ids(99, 90)) == [91, 92]
-
-
-def test_a_tail_is_as_long_as_its_prompt_at_most() -> None:
-    engine = Engine(EngineConfig(prompt_tail=16))
-    engine.open("a", ids(5, 6))
-    engine.extend("a", ids(7))
-    engine.close("a")
-    assert engine.stats().output_tokens == 1
-    assert drafted(engine, ids(5)) == [6, 7]
-    engine.check_integrity()

@@ -78,13 +78,6 @@ def test_what_repeats_the_prompt_is_told_from_what_repeats_others(tmp_path: Path
     assert facts["sets"][0]["repeated"]["own_prompt"] > 0.9
 
 
-def test_same_seed_same_facts(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "log.jsonl", sql_sessions(12, seed=1))
-    changing = {"created", "seconds"}
-    first, again = ({k: v for k, v in facts_of(path).items() if k not in changing} for _ in range(2))
-    assert first == again
-
-
 def test_no_text_of_the_log_is_in_the_facts_unless_asked_for(tmp_path: Path) -> None:
     records = [
         request("prompt-secret", f"answer-secret {i % 3}", session=f"name-secret-{i}", tags=["field-secret"])

@@ -189,25 +189,6 @@ def merged(suffix: Tree, model: Tree) -> Tree:
     return tree_of(united, 0)
 
 
-def test_drafters_that_agree_confirm_each_other_and_the_more_certain_one_is_named() -> None:
-    tree = merged(chain([1, 2], [0.5, 0.4]), chain([1, 3], [0.8, 0.4], MODEL))
-    assert tree.tokens == [0, 1, 2, 3]
-    # The conditional probabilities 0.8 and 0.5 after the first token add up to more than 1.
-    assert tree.estimates == pytest.approx([1.0, 0.9, 0.9 * 0.8 / 1.3, 0.9 * 0.5 / 1.3])
-    assert tree.sources == [0, 4, 1, 4]
-
-
-def test_drafters_that_contradict_each_other_share_what_there_is() -> None:
-    tree = merged(chain([1], [0.9]), chain([2], [0.9], MODEL))
-    assert tree.estimates == pytest.approx([1.0, 0.5, 0.5])
-
-
-def test_estimates_that_rise_from_parent_to_child_and_zeros_do_no_harm() -> None:
-    tree = merged(chain([1, 2], [0.0, 0.5]), chain([1, 2, 3], [0.3, 0.3, 0.3], MODEL))
-    assert tree.tokens == [0, 1, 2, 3]
-    assert tree.estimates == pytest.approx([1.0, 0.3, 0.3, 0.3])
-
-
 # What a draft model may hand over -------------------------------------------------------------------------------------
 
 
