@@ -115,7 +115,6 @@ def import_from(tree: Path) -> None:
         "jinja2",
         "pydantic",
         "torch",
-        "sglang.srt.server_args",
     ):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.workflows.swe.components import Bug, Component
+from agentspec.workflows.swe.components import COMPONENTS, Bug, Component
 from agentspec.workflows.swe.repositories import MAX_REPOSITORIES, Repository, draw_repositories
 
 SPLITS = ("cold", "warm")
@@ -83,16 +83,14 @@ def draw_tasks(*, seed: int, count: int, per_repository: int = 4) -> list[DrawnT
     Raises:
         ConfigError: `count` or `per_repository` is out of range.
     """
-    repositories = draw_repositories(seed)
-    fewest = min(sum(len(c.bugs) for c in repository.components) for repository in repositories)
-    if not 2 <= per_repository <= fewest:
-        raise ConfigError(f"tasks per repository must be from 2 to {fewest}, got {per_repository}")
+    bugs = [(component, bug) for component in COMPONENTS for bug in component.bugs]
+    if not 2 <= per_repository <= len(bugs):
+        raise ConfigError(f"tasks per repository must be from 2 to {len(bugs)}, got {per_repository}")
     if not 1 <= count <= MAX_REPOSITORIES * per_repository:
         raise ConfigError(f"the number of tasks must be from 1 to {MAX_REPOSITORIES * per_repository}, got {count}")
     tasks: list[DrawnTask] = []
-    for repository in repositories:
+    for repository in draw_repositories(seed):
         drawn = random.Random(f"bugs/{seed}/{repository.name}")
-        bugs = [(component, bug) for component in repository.components for bug in component.bugs]
         for component, bug in drawn.sample(bugs, per_repository):
             tasks.append(_draw_task(drawn, len(tasks), repository, component, bug))
             if len(tasks) == count:
