@@ -30,6 +30,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 MUTATED = ("agentspec", "store", "integrations/sglang")
 SLOW = "server or other_release or redis or arctic or agents or frameworks or browser or gpu or packaging or real_model"
+# What this process has imported, pytest cannot rewrite any more.
+REWRITING = "ignore::pytest.PytestAssertRewriteWarning"
 CPU_SECONDS, WAIT_SECONDS = 240, 900
 COMPARISONS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -107,15 +109,7 @@ def import_from(tree: Path) -> None:
                 folders.update(
                     {n: [p.replace(old, new) if p.startswith(old) else p for p in ps] for n, ps in folders.items()}
                 )
-    for name in (
-        "numpy",
-        "hypothesis",
-        "scipy.optimize",
-        "httpx",
-        "jinja2",
-        "pydantic",
-        "torch",
-    ):
+    for name in ("numpy", "scipy.optimize", "httpx", "jinja2", "pydantic", "torch"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
 
@@ -125,13 +119,20 @@ def run(tree: Path, tests: list[str]) -> str:
     with tempfile.TemporaryFile("w+") as output:
         child = os.fork()
         if not child:
-            os.setsid()
-            # A mutant may never end: spinning is limited in CPU time, which does not depend on what else runs.
-            resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-            os.dup2(output.fileno(), 1)
-            os.dup2(output.fileno(), 2)
-            os.chdir(tree)
-            os._exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-m", f"not ({SLOW})", *tests]))
+            status = 70
+            try:
+                os.setsid()
+                # A mutant may never end: spinning is limited in CPU time, which does not depend on what else runs.
+                resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
+                os.chdir(tree)
+                status = pytest.main(
+                    ["-q", "-x", "-p", "no:cacheprovider", "-W", REWRITING, "-m", f"not ({SLOW})", *tests]
+                )
+            finally:
+                # Whatever happens here, the cleaning up is the parent's.
+                os._exit(status)
         end = time.monotonic() + WAIT_SECONDS
         while not (ended := os.waitpid(child, os.WNOHANG))[0]:
             time.sleep(0.1)
