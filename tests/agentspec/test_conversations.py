@@ -89,6 +89,14 @@ def test_what_is_not_kept_spares_nothing() -> None:
     assert turn(engine, np.concatenate([history, history]), history) == 0
 
 
+def test_a_short_common_beginning_spares_nothing() -> None:
+    history, news = np.arange(640, dtype=np.int32), np.arange(700, 1400, dtype=np.int32)
+    for shared, spared in ((255, 0), (320, 0), (384, 384), (639, 576)):
+        engine = Engine()
+        turn(engine, history, ids(1))
+        assert turn(engine, np.concatenate([history[:shared], news]), ids(2)) == spared
+
+
 def test_the_budget_keeps_the_last_conversations() -> None:
     rng = np.random.default_rng(6)
     histories = [random_output(rng, 400) for _ in range(8)]
