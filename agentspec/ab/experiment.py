@@ -114,17 +114,9 @@ def run_experiment(
     keeps_files: bool = False,
     proxy_host: str = "127.0.0.1",
 ) -> Outcome:
-    """Does all turns that are not done yet.
-
-    Args:
-        workload: The work.
-        arms: The servers.
-        config: How the work is divided.
-        folder: The folder for the records. If it has records of the same experiment, the run goes on from them.
-        concurrency: Number of tasks that the workload does at a time.
-        api_key: Sent to both servers; "" for none.
-        proxy_host: The address at which the workload reaches the proxy.
-        keeps_files: Whether the files of each turn, such as the output of commands, stay in `folder`.
+    """Does all turns that are not done yet. If `folder` has records of the same experiment, the run goes on from them;
+    with `keeps_files`, the files of each turn stay there too. `api_key` is sent to both servers, and the workload
+    reaches the proxy at `proxy_host`.
 
     Raises:
         ConfigError: The folder holds another experiment, or the workload cannot be run.

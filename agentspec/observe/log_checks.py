@@ -82,18 +82,8 @@ def check_sessions(
     tokenizer: Tokenizer,
     render: Render | None,
 ) -> list[Finding]:
-    """Findings on chat logs and traces.
-
-    Args:
-        sessions: Sessions that check_session() accepted, in order.
-        bad_lines: The lines that are not sessions.
-        account: What check_session() did not know in the others.
-        tokenizer: The served model's tokenizer.
-        render: The served model's chat template, if it has one.
-
-    Raises:
-        ConfigError: There is no session.
-    """
+    """Findings on sessions that check_session() accepted, in order; `account` has what it did not know in them. Raises
+    ConfigError if there is no session."""
     if not sessions:
         first = f"; the first bad line: {bad_lines[0]}" if bad_lines else ""
         raise ConfigError(f"there is no session among the lines{first}; a session has `messages` or `calls`")

@@ -22,12 +22,8 @@ OK, INFO, WARNING, ERROR = Severity.OK, Severity.INFO, Severity.WARNING, Severit
 
 
 def check_server(state: ServerState, metrics: str | None) -> list[Finding]:
-    """Checks the whole server: whether agentspec is active, and whether Prometheus can see it.
-
-    Args:
-        state: One reading.
-        metrics: What `/metrics` answers; None where there are none.
-    """
+    """Checks the whole server: whether agentspec is active, and whether Prometheus can see it. `metrics` is what
+    `/metrics` answers; None where there are none."""
     missing = [rank for rank, block in enumerate(state.ranks) if block is None]
     algorithm = state.server.get("speculative_algorithm")
     if missing or not state.ranks:
@@ -51,11 +47,8 @@ def check_server(state: ServerState, metrics: str | None) -> list[Finding]:
 
 
 def check_driver(launches: bool | None) -> list[Finding]:
-    """Checks the GPU driver of the server's machine.
-
-    Args:
-        launches: Whether the driver can launch functions of the host; None: the machine has no GPU that asks for it.
-    """
+    """Checks whether the GPU driver of the server's machine launches functions of the host; None: the machine has no
+    GPU that asks for it."""
     if launches is None:
         return []
     if launches:
@@ -83,13 +76,8 @@ def _replay() -> Finding:
 
 
 def check_rank(block: Mapping[str, Any], changed: Change, *, expected_tokenizer: str = "") -> list[Finding]:
-    """Checks one rank.
-
-    Args:
-        block: The rank's block `agentspec`.
-        changed: The rank's counts over the period that is checked.
-        expected_tokenizer: What the served tokenizer should be, as fingerprint() names it; "": it is not checked.
-    """
+    """Checks one rank by its block `agentspec` and its counts over a period. `expected_tokenizer` is what the served
+    one should be, as fingerprint() names it; "": it is not checked."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         lambda: _breaker(block, changed),
         lambda: _errors(changed),

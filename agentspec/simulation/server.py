@@ -324,18 +324,8 @@ def simulate(
     controller: Controller,
     on_finished: Callable[[int], object] = lambda done: None,
 ) -> RunLog:
-    """Serves all requests.
-
-    Args:
-        requests: The requests and their times.
-        profile: The seconds of forward passes.
-        config: The server's limits.
-        controller: Decides what each step verifies. It learns from the run.
-        on_finished: Called after each step with the number of finished requests.
-
-    Raises:
-        ConfigError: A request is longer than the KV cache.
-    """
+    """Serves all requests. The controller learns from the run, and on_finished is called after each step with the
+    number of finished requests. Raises ConfigError if a request is longer than the KV cache."""
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
     if longest > config.kv_tokens:
         raise ConfigError(

@@ -111,16 +111,8 @@ class ReportConfig:
 
 
 def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConfig) -> dict[str, Any]:
-    """Everything that a report says about logs.
-
-    Args:
-        paths: Files and folders, see agentspec.analysis.logs.source.
-        tokenizer: The served model's tokenizer.
-        config: The options.
-
-    Raises:
-        ConfigError: A path does not exist, or no output could be read.
-    """
+    """Everything that a report says about logs. Raises ConfigError if a path does not exist, or no output could be
+    read."""
     started, cpu_started = time.perf_counter(), time.process_time()
     budget = Budget(seconds=config.seconds, memory_bytes=_drafts_bytes(config), started=cpu_started)
     clock = budget if config.replay is None else None

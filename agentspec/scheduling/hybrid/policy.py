@@ -237,17 +237,8 @@ class HybridPolicy:
         accepted: NDArray[np.int64],
         contexts: NDArray[np.int64] | None = None,
     ) -> None:
-        """Like observe(), for drafts that the device has made of both trees.
-
-        Args:
-            request_ids, num_accepted, accepted: As in observe().
-            rows: [b], the rows that wanted the draft model's tree.
-            united: What the device has made.
-            contexts: int64[b], number of tokens of each text; None if unknown.
-
-        Raises:
-            ConfigError: An argument does not have b rows, or `accepted` has too few columns.
-        """
+        """Like observe(), for drafts that the device has made of both trees for the `rows` that wanted the draft
+        model's."""
         _check_rows(len(request_ids), rows=len(rows), united=len(united), num_accepted=len(num_accepted))
         if not rows.any():
             return

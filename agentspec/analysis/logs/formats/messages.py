@@ -52,17 +52,9 @@ def as_messages(values: Any, account: Account | None = None) -> list[tuple[str, 
 
 
 def read_messages(values: Any, account: Account, *, prompt: bool = True) -> list[Message]:
-    """The messages of a list of chat messages or of items of OpenAI's Responses API. The items of one turn of the model
-    become one message.
-
-    Args:
-        values: The list.
-        account: Takes what was understood.
-        prompt: Whether all messages are of a prompt. Otherwise those of the assistant are outputs.
-
-    Raises:
-        ValueError: `values` is neither.
-    """
+    """The messages of a list of chat messages or of items of OpenAI's Responses API, those of one turn of the model as
+    one. With `prompt`, the assistant's messages are of a prompt too, otherwise outputs. Raises ValueError if
+    `values` is neither."""
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise BadRecordError("messages must be a list of objects")
     values = [_plain(value) for value in values]
