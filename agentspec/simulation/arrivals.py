@@ -132,11 +132,6 @@ def parse_arrivals(text: str, service_rate: float | None = None) -> Arrivals:
     return Arrivals(intervals=(numbers[1], numbers[2]), cv=numbers[3], phase_seconds=numbers[0])
 
 
-def is_relative(text: str) -> bool:
-    """Whether parse_arrivals() needs a service rate for this text."""
-    return text.startswith("poisson:") and text.endswith("x")
-
-
 def _rate(word: str, service_rate: float | None, text: str) -> float:
     if not word.endswith("x"):
         return _number(word, text)

@@ -133,13 +133,9 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def write_traces(self, path: Path, task_ids: Sequence[str], run: str, model: str) -> None:
-        """Writes the conversations, one task per line, to a file that `agentspec replay` and `tune` read.
-
-        Timestamps and other notes of the agent beside the messages are left out.
-
-        Raises:
-            ConfigError: The file cannot be written.
-        """
+        """Writes the conversations, one task per line, to a file that `agentspec replay` and `tune` read, without
+        timestamps and other notes of the agent beside the messages. Raises ConfigError if the file cannot be
+        written."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("w", encoding="utf-8") as file:

@@ -73,16 +73,8 @@ class DrawnTask:
 
 
 def draw_tasks(*, seed: int, count: int, per_repository: int = 4) -> list[DrawnTask]:
-    """Draws tasks. A larger count gives the same tasks as a smaller one, followed by others.
-
-    Args:
-        seed: The seed of the draw, which is otherwise deterministic.
-        count: The number of tasks.
-        per_repository: Number of tasks per repository, each with a different bug. Every second one is warm.
-
-    Raises:
-        ConfigError: `count` or `per_repository` is out of range.
-    """
+    """Draws tasks, `per_repository` of each repository, each with a different bug; every second one is warm. A larger
+    count gives the same tasks as a smaller one, followed by others. Raises ConfigError if a number is out of range."""
     bugs = [(component, bug) for component in COMPONENTS for bug in component.bugs]
     if not 2 <= per_repository <= len(bugs):
         raise ConfigError(f"tasks per repository must be from 2 to {len(bugs)}, got {per_repository}")

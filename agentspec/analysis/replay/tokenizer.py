@@ -169,15 +169,8 @@ def _load_hugging_face(name: str, data: bytes) -> Tokenizer:
 
 
 def find_tokenizer(name: str | None) -> Tokenizer:
-    """Loads a tokenizer.
-
-    Args:
-        name: A tokenizer's file, the folder of a served model, or an installed package that contains a tokenizer, such
-            as mistral_common; None stands for mistral_common.
-
-    Raises:
-        ConfigError: No tokenizer has that name, or it cannot be read.
-    """
+    """Loads the tokenizer of a file, of the folder of a served model, or of an installed package; None stands for
+    mistral_common. Raises ConfigError if there is none of that name, or it cannot be read."""
     if name is None:
         return load_tokenizer(default_tokenizer_path())
     if Path(name).exists():

@@ -115,15 +115,9 @@ def _check_determined(design: NDArray[np.float64]) -> None:
 
 
 def non_negative_least_squares(design: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The coefficients, float64[k] >= 0, that fit design @ coefficients to `target`.
-
-    The optimum is the unconstrained least-squares solution over the columns whose coefficients are positive in it. The
-    function tries every set of columns; three columns have seven.
-
-    Args:
-        design: float64[n, k]
-        target: float64[n]
-    """
+    """The coefficients, float64[k] >= 0, that fit design, float64[n, k], @ coefficients to `target`, float64[n]. The
+    optimum is the unconstrained least-squares solution over the columns whose coefficients are positive in it. The
+    function tries every set of columns; three columns have seven."""
     best, best_error = np.zeros(design.shape[1]), float(target @ target)
     for chosen in product((False, True), repeat=design.shape[1]):
         columns = np.flatnonzero(chosen)

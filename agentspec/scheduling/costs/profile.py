@@ -173,10 +173,6 @@ class Profile:
             and measured.context_lengths[0] * rows <= context <= measured.context_lengths[1] * rows
         )
 
-    def seconds_checked(self, rows: int, width: int, context: float) -> tuple[float, bool]:
-        """Seconds of a verification, and whether it lies in the measured range; False: they are extrapolated."""
-        return self.target.seconds(context, rows * width), self.covers(rows, width, context)
-
     def save(self, path: str | Path) -> None:
         """Writes the profile as JSON."""
         content = {"format": _FORMAT, "version": _VERSION, **asdict(self)}

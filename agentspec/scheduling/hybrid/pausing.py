@@ -43,11 +43,7 @@ class PauseRule(Protocol):
 
 
 def pause_rule(name: str) -> PauseRule:
-    """Returns a new rule of that name, not paused.
-
-    Raises:
-        ConfigError: No rule has that name.
-    """
+    """Returns a new rule of that name, not paused. Raises ConfigError if no rule has that name."""
     if name == "payoff":
         return PayoffPause()
     if name == "zero-length":

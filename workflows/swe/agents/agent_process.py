@@ -88,14 +88,9 @@ def _children(pid: int) -> list[int]:
 
 
 class AgentProcess:
-    """One run of an agent over several tasks. Leaving the context kills it with all its commands.
-
-    Args:
-        python: The interpreter that has the agent.
-        job: The job that `agent_program.py` reads.
-        folder: The folder of its log and its own settings.
-        attempts: Number of calls of the model's client before the agent gives up a task.
-    """
+    """One run of an agent over the tasks of the job that `agent_program.py` reads. Leaving the context kills it with
+    all its commands. `folder` has its log and its own settings, and after `attempts` calls of the model's client the
+    agent gives up a task."""
 
     def __init__(self, python: str, job: dict[str, Any], folder: Path, attempts: int = 1) -> None:
         self._log = folder / "agent.log"

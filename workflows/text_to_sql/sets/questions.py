@@ -26,16 +26,9 @@ def read_json(path: Path) -> Any:
 
 
 def read_tasks(path: Path, task_of: Callable[[dict[str, Any], str], Task]) -> list[Task]:
-    """Read the questions of a JSON list.
-
-    Args:
-        path: The file.
-        task_of: Makes a question of a record, given the identity that it has by its position. A `ValueError` says what
-            is wrong with the record.
-
-    Raises:
-        ConfigError: The file cannot be read, or a record is not a question.
-    """
+    """Read the questions of a JSON list. `task_of` makes a question of a record, given the identity that it has by its
+    position; a `ValueError` says what is wrong with the record. Raises ConfigError if the file cannot be read, or a
+    record is not a question."""
     records = read_json(path)
     if not isinstance(records, list) or not records:
         raise ConfigError(f"{path.name} must be a JSON list of questions, got {type(records).__name__} without any")

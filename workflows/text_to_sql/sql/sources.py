@@ -55,17 +55,9 @@ class Source:
 def open_source(
     name: str, path: Path, written_notes: Sequence[str] = (), descriptions: Descriptions | None = None
 ) -> Source:
-    """Read a database's schema and index its notes: first those that people wrote, then those made from the schema.
-
-    Args:
-        name: The name of the database.
-        path: The SQLite file.
-        written_notes: Notes that people wrote.
-        descriptions: Descriptions of columns. Those of columns that the database lacks are left out.
-
-    Raises:
-        sqlite3.Error: The file cannot be read, or is not a database.
-    """
+    """Read a database's schema and index its notes: first those that people wrote, then those made from the schema and
+    from the descriptions of columns that the database has. Raises sqlite3.Error if the file cannot be read, or is
+    not a database."""
     known = descriptions or {}
     schema = _described(read_schema(path, name), known)
     placed = [*_described_notes(schema, known), *_schema_notes(schema)]

@@ -156,15 +156,10 @@ def read_item(value: Mapping[str, Any], account: Account, where: Where) -> Messa
 def chat_calls(
     messages: Sequence[Message], labels: Labels, account: Account, skipped: Iterable[int] = ()
 ) -> Iterator[LoggedCall]:
-    """Each assistant message as the output of a call whose prompt is the messages before it. An output is everything that
-    the model wrote, reasoning included, although later prompts may omit a part of it.
-
-    Args:
-        messages: The messages.
-        labels: The labels of all calls. An agent that a message names becomes the role of its call.
-        account: Takes the messages that are no outputs.
-        skipped: Indexes of messages that are no outputs, such as demonstrations and those that were counted before.
-    """
+    """Each assistant message as the output of a call whose prompt is the messages before it. An output is everything
+    that the model wrote, reasoning included, although later prompts may omit a part of it. An agent that a message
+    names becomes the role of its call. Messages at the indexes of `skipped` are no outputs, such as demonstrations
+    and those that were counted before."""
     skipped = set(skipped)
     pairs = [message.pair for message in messages]
     values = [message.value or {} for message in messages]
