@@ -167,20 +167,3 @@ def test_threads_may_share_an_engine(background: bool) -> None:
     assert (stats.open_requests, stats.waiting_outputs) == (0, 0)
     assert 0 < stats.global_bytes <= 200_000
     assert drafted(engine, ids(1)) == []
-
-
-def test_statistics_say_what_is_there() -> None:
-    rng = np.random.default_rng(6)
-    engine = Engine(EngineConfig(max_growing_tokens=64, prompt_tail=4))
-    assert all(getattr(engine.stats(), name) == 0 for name in engine.stats().__slots__)
-    engine.open("a", random_output(rng, 100), "x")
-    assert engine.stats().request_bytes > 400
-    for number in range(3):
-        keep(engine, random_output(rng, 50), f"{number}")
-    stats = engine.stats()
-    assert (stats.open_requests, stats.namespaces, stats.outputs, stats.output_tokens) == (1, 3, 3, 150)
-    assert (stats.segments, stats.waiting_outputs, stats.corpora, stats.evicted_outputs) == (0, 0, 0, 0)
-    assert stats.global_bytes > 3 * 50 * 17
-    assert stats.conversation_bytes > 0
-    keep(engine, random_output(rng, 50), "0")
-    assert engine.stats().segments == 1
