@@ -115,12 +115,8 @@ class StartedArms:
 
 
 def read_arm(label: str, url: str, name: str, model: str, api_key: str) -> Arm:
-    """Asks a server what it serves.
-
-    Raises:
-        ConfigError: The URL is none of http or https.
-        ServerError: No OpenAI-compatible server answers there, or it does not serve the model.
-    """
+    """Asks a server what it serves. Raises ConfigError if the URL is none of http or https, and ServerError if no
+    OpenAI-compatible server answers there, or it does not serve the model."""
     root = url.rstrip("/").removesuffix("/v1")
     if "://" not in root:
         root = f"http://{root}"

@@ -116,12 +116,8 @@ def run_experiment(
 ) -> Outcome:
     """Does all turns that are not done yet. If `folder` has records of the same experiment, the run goes on from them;
     with `keeps_files`, the files of each turn stay there too. `api_key` is sent to both servers, and the workload
-    reaches the proxy at `proxy_host`.
-
-    Raises:
-        ConfigError: The folder holds another experiment, or the workload cannot be run.
-        ServerError: A server does not answer.
-    """
+    reaches the proxy at `proxy_host`. Raises ConfigError if the folder holds another experiment, or the workload
+    cannot be run, and ServerError if a server does not answer."""
     slices = slices_of(len(workload.tasks), config, concurrency)
     first = 1 if config.warm_up and len(slices) > 1 else 0
     numbers = [place - first for place in range(len(slices))]

@@ -82,11 +82,7 @@ class _Session:
 
 
 class LogWorkload:
-    """The sessions of a log.
-
-    Raises:
-        ConfigError: No call with a prompt could be read.
-    """
+    """The sessions of a log. Raises ConfigError if no call with a prompt could be read."""
 
     def __init__(self, paths: Sequence[Path], config: LogConfig) -> None:
         self._config = config

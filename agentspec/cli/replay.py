@@ -141,11 +141,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Replays every trace with every system and setting and prints one row for each.
-
-    Raises:
-        ConfigError: An argument is out of range or unknown, a file cannot be read, or a peer is not installed.
-    """
+    """Replays every trace with every system and setting and prints one row for each. Raises ConfigError if an argument
+    is out of range or unknown, a file cannot be read, or a peer is not installed."""
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec replay --help")
     if args.limit is not None and args.limit < 1:

@@ -74,11 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Reads the logs and prints the verdict.
-
-    Raises:
-        ConfigError: An argument is unknown or out of range, or nothing could be read.
-    """
+    """Reads the logs and prints the verdict. Raises ConfigError if an argument is unknown or out of range, or nothing
+    could be read."""
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec report --help")
     for name, file in (("--out", args.out), ("--json", args.json)):

@@ -116,11 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Prints the settings.
-
-    Raises:
-        ConfigError: An argument is unknown.
-    """
+    """Prints the settings. Raises ConfigError if an argument is unknown."""
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec settings --help")
     if args.json:

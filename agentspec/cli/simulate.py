@@ -123,11 +123,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Serves the requests once for each arrivals, controller and seed, and prints one row for each.
-
-    Raises:
-        ConfigError: An argument is unknown or out of range, or a file cannot be read.
-    """
+    """Serves the requests once for each arrivals, controller and seed, and prints one row for each. Raises ConfigError
+    if an argument is unknown or out of range, or a file cannot be read."""
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec simulate --help")
     if args.requests < 1:

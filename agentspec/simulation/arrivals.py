@@ -30,12 +30,8 @@ FORMS = ", ".join(":".join([kind, *fields]) for kind, fields in _FIELDS.items())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """When requests arrive.
-
-    Raises:
-        ConfigError: An interval, a length of a phase or the number of clients is not positive and finite, or `cv` is
-            negative.
-    """
+    """When requests arrive. Raises ConfigError if an interval, a length of a phase or the number of clients is not
+    positive and finite, or `cv` is negative."""
 
     intervals: tuple[float, ...] = ()
     """Mean seconds between requests, for each phase; () with clients."""
@@ -109,10 +105,7 @@ class Arrivals:
 
 def parse_arrivals(text: str, service_rate: float | None = None) -> Arrivals:
     """Reads one of the forms above. A RATE that ends with `x` is a multiple of `service_rate`, in requests per second.
-
-    Raises:
-        ConfigError: The form is unknown, or a number is invalid or out of range.
-    """
+    Raises ConfigError if the form is unknown, or a number is invalid or out of range."""
     kind, *words = text.split(":")
     fields = _FIELDS.get(kind)
     if fields is None or len(words) != len(fields):

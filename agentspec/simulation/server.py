@@ -29,11 +29,7 @@ from agentspec.simulation.requests import Requests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Limits of a simulated server.
-
-    Raises:
-        ConfigError: A field is out of range.
-    """
+    """Limits of a simulated server. Raises ConfigError if a field is out of range."""
 
     max_running: int = 256
     """Greatest number of requests decoded together."""

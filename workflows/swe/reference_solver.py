@@ -27,11 +27,7 @@ _FUNCTION = "<function="
 
 
 class ReferenceSolver:
-    """Answers for every task that has a fix.
-
-    Raises:
-        ConfigError: A task has no fix.
-    """
+    """Answers for every task that has a fix. Raises ConfigError if a task has no fix."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._answers = {task.issue.strip(): {style: answers(task, style) for style in STYLES} for task in tasks}

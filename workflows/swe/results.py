@@ -68,10 +68,8 @@ def summary(results: Sequence[TaskResult], wall_seconds: float) -> dict[str, Any
 class RunFolder:
     """A folder of trajectories and results, from which an interrupted run continues.
 
-    All files except trajectories have names that begin with a dot, because readers of logs skip such files.
-
-    Raises:
-        ConfigError: The folder holds a run with other settings, or cannot be written.
+    All files except trajectories have names that begin with a dot, because readers of logs skip such files. Raises
+    ConfigError if the folder holds a run with other settings, or cannot be written.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:

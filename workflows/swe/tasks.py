@@ -138,11 +138,8 @@ def _shortest_edit(broken: str, fixed: str) -> tuple[str, str]:
 
 
 def write_tasks(folder: Path, tasks: Iterable[DrawnTask]) -> None:
-    """Writes each task into a folder named after it.
-
-    Raises:
-        ConfigError: The folder is not empty, or cannot be written.
-    """
+    """Writes each task into a folder named after it. Raises ConfigError if the folder is not empty, or cannot be
+    written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):

@@ -93,10 +93,7 @@ class LogReading:
 
 def log_files(paths: Sequence[Path]) -> list[Path]:
     """The named files, and in named folders the files with the endings of logs, or of texts if there are no logs.
-
-    Raises:
-        ConfigError: A path does not exist, or a folder has no such file.
-    """
+    Raises ConfigError if a path does not exist, or a folder has no such file."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():

@@ -63,11 +63,7 @@ _NO_LENGTHS = Lengths(*(np.zeros(0, np.int64),) * 2, *(np.zeros(0, np.float64),)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportConfig:
-    """The options of a report.
-
-    Raises:
-        ConfigError: A field is out of range, or a profile is not found.
-    """
+    """The options of a report. Raises ConfigError if a field is out of range, or a profile is not found."""
 
     profiles: tuple[str, ...] = ("smartspec-a100-7b",)
     """Files of `agentspec profile`, or names in agentspec.simulation.BUILT_IN_PROFILES. The verdict is for the device of

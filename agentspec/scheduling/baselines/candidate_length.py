@@ -26,11 +26,8 @@ def check_threshold(h: float) -> float:
 
 def parse_threshold(text: str) -> float | Literal["auto", "head", "theorem"]:
     """Reads h as it is written in settings: a number in (0, 1], "head" for the one that the acceptance head was found
-    best with, "theorem" for theorem_threshold() of the models' times, or "auto" for no h.
-
-    Raises:
-        ConfigError: The text is something else.
-    """
+    best with, "theorem" for theorem_threshold() of the models' times, or "auto" for no h. Raises ConfigError if the
+    text is something else."""
     words: tuple[Literal["auto", "head", "theorem"], ...] = ("auto", "head", "theorem")
     for word in words:
         if text == word:

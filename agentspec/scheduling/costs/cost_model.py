@@ -25,11 +25,8 @@ _MIN_OWN_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """The coefficients for the seconds of a forward pass.
-
-    Raises:
-        ConfigError: A coefficient is negative or not finite.
-    """
+    """The coefficients for the seconds of a forward pass. Raises ConfigError if a coefficient is negative or not
+    finite."""
 
     alpha: float
     """Seconds per token of context, over all rows."""
@@ -81,10 +78,8 @@ class CostFit:
 def fit_step_cost(points: Sequence[MeasuredPoint]) -> CostFit:
     """Fits the plane by non-negative least squares of relative errors.
 
-    Errors are relative because clocks and other work make long steps vary more than short ones.
-
-    Raises:
-        ConfigError: A point has impossible values, there are too few points, or they do not determine a coefficient.
+    Errors are relative because clocks and other work make long steps vary more than short ones. Raises ConfigError if a
+    point has impossible values, there are too few points, or they do not determine a coefficient.
     """
     for point in points:
         if min(point.rows, point.width) < 1 or point.context < 0 or not 0 < point.seconds < math.inf:

@@ -72,11 +72,8 @@ class MeasuredRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """The cost model of a target model and its draft model.
-
-    Raises:
-        ConfigError: Widths do not ascend from 1, or a value has the wrong type or lies outside its range.
-    """
+    """The cost model of a target model and its draft model. Raises ConfigError if widths do not ascend from 1, or a
+    value has the wrong type or lies outside its range."""
 
     key: ProfileKey
     target: StepCost

@@ -103,11 +103,8 @@ def as_yaml(value: Mapping[str, Any], indent: str = "") -> str:
 
 
 def write_config(path: Path, text: str) -> None:
-    """Writes the file so that only its owner can read it, because it may hold a key.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
+    """Writes the file so that only its owner can read it, because it may hold a key. Raises ConfigError if the file
+    cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -78,11 +78,7 @@ class ReferenceModel:
         return Completion(text, prompt, len(_TOKEN.findall(text)), "stop")
 
     def answer(self, messages: Sequence[Message]) -> str:
-        """The text of the answer.
-
-        Raises:
-            KeyError: The question or the stage is unknown.
-        """
+        """The text of the answer. Raises KeyError if the question or the stage is unknown."""
         system, user = messages[0]["content"], messages[1]["content"]
         database = _field(system, "database ")
         question = self._questions[database, _field(user, "question: ")]

@@ -62,10 +62,8 @@ def find_questions(root: Path, names: Sequence[str], chosen: Path | None) -> tup
 def database_paths(root: Path, questions: Path, databases: Sequence[str]) -> dict[str, Path]:
     """The files NAME/NAME.sqlite of the databases, from the folders beside the questions that have "database" in their name.
 
-    Folders whose name begins like that of the questions (`train_databases` for `train.json`) come first.
-
-    Raises:
-        ConfigError: A database has no file.
+    Folders whose name begins like that of the questions (`train_databases` for `train.json`) come first. Raises
+    ConfigError if a database has no file.
     """
     start = questions.stem.split("_")[0]
     found = [*folders_of(questions.parent), *(folders_of(root) if root.is_dir() else ())]

@@ -121,10 +121,7 @@ def literal(text: str) -> str:
 
 def find_databases(path: Path) -> dict[str, Path]:
     """SQLite files by name: the file at `path`, or the files in the folder at `path` and in its direct subfolders.
-
-    Raises:
-        ConfigError: There is no SQLite file.
-    """
+    Raises ConfigError if there is no SQLite file."""
     if path.is_file():
         return {path.stem: path}
     files = [file for pattern in ("*", "*/*") for file in sorted(path.glob(pattern)) if file.suffix in _ENDINGS]
@@ -136,11 +133,8 @@ def find_databases(path: Path) -> dict[str, Path]:
 
 
 def read_notes(path: Path) -> dict[str, list[str]]:
-    """Notes by database from JSON lines `{"note": ..., "database": ...}`; those without a database are under "".
-
-    Raises:
-        ConfigError: The file cannot be read, or a line is not a note.
-    """
+    """Notes by database from JSON lines `{"note": ..., "database": ...}`; those without a database are under "". Raises
+    ConfigError if the file cannot be read, or a line is not a note."""
     notes: dict[str, list[str]] = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
