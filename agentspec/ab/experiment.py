@@ -35,15 +35,12 @@ _DEFAULT_TURNS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentConfig:
-    """How the work is divided.
+    """How the work is divided. Raises ConfigError if a number is out of range.
 
     Args:
         turns: Number of slices; 0: ten, or fewer if a slice would then have fewer tasks than run at a time.
         repeats: Number of times that the whole is done.
         warm_up: Number of first tasks that are done but not counted.
-
-    Raises:
-        ConfigError: A number is out of range.
     """
 
     turns: int = 0

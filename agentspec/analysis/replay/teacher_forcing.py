@@ -162,8 +162,8 @@ def replay_together(
 ) -> Measurement:
     """Replays calls side by side, one in each lane, as a server would run them in one batch.
 
-    The sessions of a task take lanes together, and their calls open together: the second calls of all sessions when
-    the first ones have ended. All open calls take their steps in turn.
+    The sessions of a task take lanes together, and their calls open together: the second calls of all sessions when the
+    first ones have ended. All open calls take their steps in turn. Raises AssertionError as replay() does.
 
     Args:
         calls: Those of a session in their order.
@@ -171,9 +171,6 @@ def replay_together(
         max_draft_tokens: See replay().
         on_call: See replay().
         name_groups: Name a group for each task and each of its calls, as a caller would that knows them.
-
-    Raises:
-        AssertionError: See replay().
     """
     sessions: dict[tuple[str, str, str], list[Call]] = {}
     for call in calls:

@@ -62,16 +62,13 @@ class HybridPolicy:
         """Chooses the rows that want the draft model's drafts. If there are any, its passes run for the whole batch.
 
         Under the rule "expected", either all fit rows want them or none does, as the plan says. Under the other rules,
-        and if tau is a number, each row is judged alone.
+        and if tau is a number, each row is judged alone. Raises ConfigError if an argument does not have b rows.
 
         Args:
             suffix: The suffix drafts of the b rows.
             fit: [b], rows for which the draft model can draft: it has read their text, and they have room.
             promised: float64[b], what promised() gave.
             plan: The plan of the step.
-
-        Raises:
-            ConfigError: An argument does not have b rows.
         """
         b = _check_rows(len(suffix), fit=len(fit), promised=len(promised))
         config = self.config
@@ -122,7 +119,8 @@ class HybridPolicy:
           HybridConfig.union.
 
         If one of the two drafts is empty, the row gets the other one. If tau is inf, no row gets a suffix draft. The
-        model's estimates are scaled by the calibration factor.
+        model's estimates are scaled by the calibration factor. Raises ConfigError if an argument does not have b rows,
+        or rows want a tree and `model` is None.
 
         Args:
             suffix: The drafts passed to choose(), of b rows; the roots are taken from them.
@@ -130,9 +128,6 @@ class HybridPolicy:
             rows: [b], the rows that choose() returned, without those for which there is no tree after all.
             rooms: [b], maximum number of nodes of each row that wants a tree, its root not counted.
                 HybridConfig.max_nodes applies as well.
-
-        Raises:
-            ConfigError: An argument does not have b rows, or rows want a tree and `model` is None.
         """
         b = _check_rows(len(suffix), rows=len(rows), rooms=len(rooms))
         if model is None:
@@ -206,7 +201,8 @@ class HybridPolicy:
         accepted: NDArray[np.int64],
         contexts: NDArray[np.int64] | None = None,
     ) -> None:
-        """Learns from a verification.
+        """Learns from a verification. Raises ConfigError if an argument does not have b rows, or `accepted` has too few
+        columns.
 
         Args:
             request_ids: [b]
@@ -216,9 +212,6 @@ class HybridPolicy:
             accepted: [b, w]; the first num_accepted[i] + 1 columns of row i hold its accepted tokens and the bonus
             token.
             contexts: int64[b], number of tokens of each text; None if unknown.
-
-        Raises:
-            ConfigError: An argument does not have b rows, or `accepted` has too few columns.
         """
         _check_rows(len(request_ids), drafts=len(drafts), num_accepted=len(num_accepted), accepted=len(accepted))
         counts = np.ascontiguousarray(num_accepted, np.int32)

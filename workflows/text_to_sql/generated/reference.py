@@ -33,15 +33,12 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceConfig:
-    """Shares of calls with a mistake, in [0, 1].
+    """Shares of calls with a mistake, in [0, 1]. Raises ConfigError if a share is out of range.
 
     Args:
         wrong_sql: Share of drafts that are wrong. Combinations and repairs have half this share.
         damaged_json: Share of first JSON answers that cannot be read.
         seed: Seed of the draws.
-
-    Raises:
-        ConfigError: A share is out of range.
     """
 
     wrong_sql: float = 0.3

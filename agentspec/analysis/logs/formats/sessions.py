@@ -75,16 +75,14 @@ class Sessions:
     def add(
         self, record: Mapping[str, Any], form: str, name: str, is_alone: bool = False
     ) -> Iterator[tuple[str, LoggedCall]]:
-        """Takes in a record, and yields the calls that are complete, with their formats.
+        """Takes in a record, and yields the calls that are complete, with their formats. Raises ValueError if the
+        record is malformed.
 
         Args:
             record: A record that part_of() knows.
             form: What part_of() returned.
             name: The name of a session that has none.
             is_alone: Whether it may be the only record of its file.
-
-        Raises:
-            ValueError: The record is malformed.
         """
         if form == "stream":
             yield from self._add_chunk(record, name)
