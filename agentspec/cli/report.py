@@ -66,11 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=int, default=0, metavar="S", help="seed of all draws (default %(default)s)")
     add("--model", metavar="PATH", help="the served model, for the verdict's command")
-    add(
-        "--include-text",
-        action="store_true",
-        help="put excerpts of outputs into the report; otherwise it has no text of the logs",
-    )
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
@@ -88,7 +83,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         seconds=args.seconds,
         replay=args.replay,
         seed=args.seed,
-        include_text=args.include_text,
         model=_model(args),
         command=_command(args),
     )
@@ -139,6 +133,4 @@ def _command(args: argparse.Namespace) -> str:
         words.append(f"--replay {args.replay}")
     if args.seed:
         words.append(f"--seed {args.seed}")
-    if args.include_text:
-        words.append("--include-text")
     return " ".join(words)

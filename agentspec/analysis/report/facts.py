@@ -36,7 +36,7 @@ from agentspec.analysis.measures.replays import (
     serve_alone,
     warm_passes,
 )
-from agentspec.analysis.measures.sets import differences, entropy_of, excerpts, set_rows
+from agentspec.analysis.measures.sets import differences, entropy_of, set_rows
 from agentspec.analysis.measures.speedup import speedup_row
 from agentspec.analysis.measures.states import Recorded, adapted_estimates, record, recorded_config
 from agentspec.analysis.replay.tokenizer import Tokenizer
@@ -78,7 +78,6 @@ class ReportConfig:
     """Replay exactly this number of calls, or all if there are fewer, whatever time that takes; None: as many as the
     time allows."""
     seed: int = 0
-    include_text: bool = False
     model: str = "MODEL"
     """The served model in the command of the verdict."""
     command: str = "agentspec report"
@@ -138,7 +137,7 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
     estimates = adapted_estimates(sampled, config.seed, budget_bytes)
     rows, recorded = _grid(sampled, estimates, budget_bytes, config.seed, keep_size, clock, notes, plan.with_rules)
     cold, warm = (recorded[state].lengths(WIDTH) if state in recorded else _NO_LENGTHS for state in ("cold", "warm"))
-    sets, set_notes, places = set_rows(sample.counts, kept, whole, cold, warm)
+    sets, set_notes = set_rows(sample.counts, kept, whole, cold, warm)
     alone = serve_alone(sampled, engine_config(WIDTH, budget_bytes))
     points = learning.curve_points(cold, warm, alone, sampled)
     notes += set_notes
@@ -200,7 +199,6 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         "differences": differences(sets),
         "verdict": judged,
         "could_not_tell": notes,
-        "texts": excerpts(whole.measured, whole.labels, places, tokenizer.decode) if config.include_text else None,
     }
 
 
