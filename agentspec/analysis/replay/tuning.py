@@ -131,7 +131,6 @@ def measure(
     *,
     warm: Iterable[Call] = (),
     corpora: Corpora | None = None,
-    on_call: Callable[[int], object] = _nothing,
 ) -> Quality:
     """Replays calls after those of `warm` were learnt. Raises ConfigError if every output has one token only."""
     engine = engine_with(config, corpora)
@@ -140,13 +139,12 @@ def measure(
     steps = accepted = 0
     estimates: list[NDArray[np.float32]] = []
     truths: list[NDArray[np.bool_]] = []
-    for number, call in enumerate(calls, 1):
+    for call in calls:
         for row, true_nodes, _ in steps_of(engine, call):
             steps += 1
             accepted += int(true_nodes.sum()) - 1
             estimates.append(row.estimates[1:])
             truths.append(true_nodes[1:])
-        on_call(number)
     if not steps:
         raise ConfigError("there is no step to measure: every output has one token only; pass other traces")
     estimated, came_true = np.concatenate(estimates), np.concatenate(truths)
