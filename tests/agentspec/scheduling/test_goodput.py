@@ -75,22 +75,6 @@ def test_a_step_beyond_the_measured_range_says_so() -> None:
     assert GoodputController(EXACT, None).plan(state([[0.9]])).extrapolated
 
 
-def test_a_width_is_left_for_a_clear_gain_or_after_some_steps() -> None:
-    controller = GoodputController(
-        ControlConfig(margin=0.05, patience=3, probe_share=0.0), profile(StepCost(0.0, 0.01, 1.0))
-    )
-    wide = [[0.9, 0.9, 0.9]]
-    # Width 4 yields 1.007 tokens in 1.04 s and plain decoding 1 token in 1.01 s, so plain decoding gains 2%.
-    hardly = [[0.004, 0.002, 0.001]]
-    assert controller.plan(state(wide)).width == 4
-    held = [controller.plan(state(hardly)) for _ in range(4)]
-    assert [(plan.width, plan.reason) for plan in held] == [(4, "held"), (4, "held"), (1, "best"), (1, "best")]
-    assert controller.plan(state(wide)).width == 4, "twice the tokens at once"
-    controller.plan(state(hardly))
-    assert controller.plan(state(wide)).width == 4
-    assert [controller.plan(state(hardly)).width for _ in range(3)] == [4, 4, 1], "only steps in a row count"
-
-
 @pytest.mark.parametrize("promised", [0.95, 0.3])
 def test_a_bias_of_the_estimates_is_corrected(promised: float) -> None:
     cost, rng = StepCost(1e-7, 1e-3, 0.01), np.random.default_rng(0)
