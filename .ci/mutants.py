@@ -3,8 +3,8 @@
     .venv/bin/python -P .ci/mutants.py [--count 50] [--seed 1] [--base REV]
 
 It works in a temporary checkout of REV (HEAD by default), with the native core and the libraries of the environment that
-runs it, so REV's Python must fit that core. Tests that need
-servers, a GPU or a service are left out: what only such tests would notice counts as missed.
+runs it, so REV's Python must fit that core. Tests that need servers, a GPU or a service are left out: what only such
+tests would notice counts as missed.
 """
 
 from __future__ import annotations
