@@ -60,13 +60,8 @@ class StepCurve:
         """Tokens, seconds and contexts of the known points; None: there are none."""
 
     def at(self, batched: NDArray[np.float64], context: float, linear: StepCost) -> NDArray[np.float64]:
-        """Predicted seconds of steps.
-
-        Args:
-            batched: float64[n], the numbers of their tokens.
-            context: Number of tokens in the KV cache.
-            linear: The cost that the curve follows where it knows nothing. Its alpha counts everywhere.
-        """
+        """Predicted seconds of steps of these numbers of tokens, float64[n]. Where the curve knows nothing it follows
+        the linear cost, whose alpha counts everywhere."""
         if self._known is None:
             found: NDArray[np.float64] = linear.gamma * batched + (linear.alpha * context + linear.delta)
             return found
@@ -132,15 +127,9 @@ class StepCurve:
 
 
 def _believed(seconds: NDArray[np.float64], shown: list[float]) -> None:
-    """Moves points that few steps have shown towards the point before them, in place.
-
-    A step that is disturbed takes longer, never shorter. If the first wide step was disturbed, and was believed, no
-    further one would be tried for long.
-
-    Args:
-        seconds: float64[n], of the points by ascending numbers of tokens, without what their contexts take.
-        shown: [n], the numbers of steps that have shown them.
-    """
+    """Moves points, by ascending numbers of tokens, that few steps have `shown` towards the point before them, in
+    place. A step that is disturbed takes longer, never shorter. If the first wide step was disturbed, and was
+    believed, no further one would be tried for long."""
     for place in range(1, len(seconds)):
         more = seconds[place] - seconds[place - 1]
         if shown[place] < _TRUSTED and more > 0.0:
