@@ -57,11 +57,7 @@ SYSTEMS = {
 
 def fixed_length(length: int) -> System:
     """Suffix drafts of `length` tokens in each step, as far as there are drafts, whatever they cost."""
-    return System(
-        f"agentspec, {length} tokens",
-        "AGENTSPEC",
-        ("--agentspec-baseline", f"fixed:length={length}"),
-    )
+    return System(f"agentspec, {length} tokens", "AGENTSPEC", ("--agentspec-baseline", f"fixed:length={length}"))
 
 
 WIDER_NGRAM = {

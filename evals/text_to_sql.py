@@ -22,6 +22,7 @@ from typing import Any
 from agentspec.environment import describe
 from agentspec.evals.files import write_json
 from agentspec.evals.sql_databases import temporary_databases
+from agentspec.evals.tables import aligned
 from agentspec.workflows.text_to_sql import (
     OUTCOMES,
     STAGES,
@@ -144,18 +145,15 @@ def _stage_tokens(pairs: list[tuple[int, int]]) -> dict[str, float]:
 
 def table(report: dict[str, Any]) -> str:
     """The summary for people."""
-    lines = [f"{'database':<12}" + "".join(f"{outcome:>11}" for outcome in OUTCOMES) + f"{'accuracy':>11}"]
+    outcomes = [["database", *OUTCOMES, "accuracy"]]
     for name, counts in [*report["databases"].items(), ("all", report["outcomes"])]:
-        total = sum(counts.values()) or 1
-        cells = "".join(f"{counts.get(outcome, 0):>11}" for outcome in OUTCOMES)
-        lines.append(f"{name:<12}{cells}{counts.get('correct', 0) / total:>11.1%}")
-    lines.append("")
-    lines.append(f"{'stage':<12}{'calls':>11}{'prompt':>17}{'answer':>17}   (tokens, mean/max)")
+        share = counts.get("correct", 0) / (sum(counts.values()) or 1)
+        outcomes.append([name, *(str(counts.get(outcome, 0)) for outcome in OUTCOMES), f"{share:.1%}"])
+    stages = [["stage", "calls", "prompt", "answer (tokens, mean/max)"]]
     for stage, row in report["stages"].items():
-        prompt = f"{row['prompt_mean']:g}/{row['prompt_max']:g}"
-        answer = f"{row['completion_mean']:g}/{row['completion_max']:g}"
-        lines.append(f"{stage:<12}{row['calls']:>11}{prompt:>17}{answer:>17}")
-    return "\n".join(lines)
+        tokens = [f"{row[f'{kind}_mean']:g}/{row[f'{kind}_max']:g}" for kind in ("prompt", "completion")]
+        stages.append([stage, str(row["calls"]), *tokens])
+    return "\n".join([*aligned(outcomes), "", *aligned(stages)])
 
 
 def _record(answer: Answer) -> dict[str, Any]:

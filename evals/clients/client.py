@@ -201,10 +201,7 @@ class ChainModel:
     """
 
     def __init__(
-        self,
-        sender: Sender,
-        encode: Callable[[Sequence[Message]], list[int]],
-        on_reply: Callable[[Reply], object],
+        self, sender: Sender, encode: Callable[[Sequence[Message]], list[int]], on_reply: Callable[[Reply], object]
     ) -> None:
         self._sender, self._encode, self._on_reply = sender, encode, on_reply
 

@@ -28,6 +28,7 @@ from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.calls import Asking, CellResult, ask_cells
 from agentspec.evals.run.cells import Cell, plan_cells
 from agentspec.evals.systems import EAGLE3_FOLDER, OWN_ESTIMATES, System
+from agentspec.evals.tables import aligned
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads import TASKS
 from agentspec.evals.workloads.task import TaskInputs
@@ -241,9 +242,8 @@ def table(rows: Sequence[Mapping[str, Any]], fits: Sequence[Mapping[str, Any]]) 
         f"{row['median_error']:.0%}"
         for row in fits
     ]
-    lines.append(
-        f"{'system':<8} {'clients':>7} {'real':>8} {'emulated':>9} {'error':>7}  accept length  preempted; real, emulated"
-    )
+    head = ["system", "clients", "real", "emulated", "error", "preempted", "accept length, real", "emulated", ""]
+    shown = [head]
     cells: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for row in rows:
         if row.get("error"):
@@ -256,13 +256,14 @@ def table(rows: Sequence[Mapping[str, Any]], fits: Sequence[Mapping[str, Any]]) 
         )
         error = statistics.median(row["difference"] for row in some)
         preempted = statistics.median(row["preempted"] for row in some)
-        lengths = f"{some[0]['real_accept_length']:.2f}, {some[0]['emulated_accept_length']:.2f}"
-        note = "" if all(row["identical"] for row in some) else "  OUTPUTS DIFFER"
-        note += "" if abs(error) <= BOUND else "  missed"
-        lines.append(
-            f"{system:<8} {clients:>7} {real:>8.1f} {emulated:>9.1f} {error:>+7.1%}  {preempted:>9.1%}  {lengths}{note}"
-        )
-    return "\n".join(lines)
+        lengths = [f"{some[0][f'{kind}_accept_length']:.2f}" for kind in ("real", "emulated")]
+        notes = [
+            *([] if all(row["identical"] for row in some) else ["OUTPUTS DIFFER"]),
+            *(["missed"] if abs(error) > BOUND else []),
+        ]
+        speeds = [f"{real:.1f}", f"{emulated:.1f}", f"{error:+.1%}", f"{preempted:.1%}"]
+        shown.append([system, str(clients), *speeds, *lengths, " ".join(notes)])
+    return "\n".join([*lines, *aligned(shown)])
 
 
 def _ask(server: Server, system: System, cells: Sequence[Cell], *, is_emulated: bool) -> dict[int, CellResult]:

@@ -85,13 +85,8 @@ def check(out: Path, *, replica: Path, sizes: Sequence[str]) -> None:
         root = Path(name)
         environment = replica_environment(root / "site", root / "jit", replica)
         for size in sizes:
-            command = [
-                str(replica),
-                "-P",
-                str(Path(__file__).parent / "replica" / "check.py"),
-                str(root / "data"),
-                size,
-            ]
+            script = Path(__file__).parent / "replica" / "check.py"
+            command = [str(replica), "-P", str(script), str(root / "data"), size]
             done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=root)
             if done.returncode:
                 raise ConfigError(
@@ -122,13 +117,7 @@ def prepare_dry(traces: Path, data: Path) -> None:
 
 
 def _write_cells(
-    size: Size,
-    traces: Path,
-    data: Path,
-    *,
-    clients: Sequence[int],
-    repetitions: int,
-    wanted: dict[str, Trace] = TRACES,
+    size: Size, traces: Path, data: Path, *, clients: Sequence[int], repetitions: int, wanted: dict[str, Trace] = TRACES
 ) -> None:
     """Writes `work-SIZE.npz` to `data`, which has the model."""
     folder = model_folder(size, data)

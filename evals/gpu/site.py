@@ -58,18 +58,8 @@ def make_site(site: Path, source: Path, replica: Path) -> None:
     if not site.is_dir():
         say("downloading SGLang and its packages")
         command = [
-            *(
-                str(replica),
-                "-m",
-                "pip",
-                "download",
-                "--quiet",
-                "--no-deps",
-                "--only-binary=:all:",
-                "--dest",
-                str(wheels),
-            ),
-            *("--python-version", "3.12", "--implementation", "cp"),
+            *(str(replica), "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"),
+            *("--dest", str(wheels), "--python-version", "3.12", "--implementation", "cp"),
             *(word for tag in _TAGS for word in ("--platform", tag)),
             *_PACKAGES,
         ]

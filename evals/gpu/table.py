@@ -6,7 +6,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentspec.evals.tables import aligned
+
 Records = Sequence[Mapping[str, Any]]
+_FIGURES = (
+    ("accept", "accept_length", 2), ("drafting ms", "drafting_ms_a_step", 3), ("verify ms", "verify_ms_a_step", 2),
+    ("verify share", "verify_share", 2),
+)  # fmt: skip
 
 
 def table(records: Records, phases: Records) -> str:
@@ -37,7 +43,7 @@ def _replays(records: Records) -> list[str]:
     measured = [r for r in found if "tokens_per_second" in r]
     if not measured:
         return lines
-    lines.append("size      trace  at  system  tokens/s  of plain  accept  drafting ms  verify ms  verify share  cells")
+    rows = [["size", "trace", "system", "at", "tokens/s", "of plain", *(title for title, _, _ in _FIGURES), "cells"]]
     cells: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for r in measured:
         cells.setdefault((r["size"], r["trace"], r["clients"], r["system"]), []).append(r)
@@ -49,14 +55,11 @@ def _replays(records: Records) -> list[str]:
             for p in plain
             if r["repetition"] == p["repetition"]
         ]
-        lines.append(
-            f"{key[0]:9} {key[1]:5} {key[2]:3}  {key[3]:7} {_mean(some, 'tokens_per_second', 8, 0)}"
-            f"  {statistics.fmean(paired) if paired else float('nan'):8.2f}  {_mean(some, 'accept_length', 6, 2)}"
-            f"  {_mean(some, 'drafting_ms_a_step', 11, 3)}  {_mean(some, 'verify_ms_a_step', 9, 2)}"
-            f"  {_mean(some, 'verify_share', 12, 2)}  {len(some):5}"
-        )
+        speeds = _mean(some, "tokens_per_second", 0), f"{statistics.fmean(paired) if paired else float('nan'):.2f}"
+        figures = (_mean(some, name, digits) for _, name, digits in _FIGURES)
+        rows.append([key[0], key[1], key[3], str(key[2]), *speeds, *figures, str(len(some))])
     notes = dict.fromkeys(r[name] for name in ("note", "head") for r in measured if name in r)
-    return [*lines, *(f"  {note}" for note in notes)]
+    return [*lines, *aligned(rows, words=3), *(f"  {note}" for note in notes)]
 
 
 def _steps(records: Records) -> list[str]:
@@ -68,6 +71,6 @@ def _steps(records: Records) -> list[str]:
     ]
 
 
-def _mean(records: Records, name: str, width: int, digits: int) -> str:
+def _mean(records: Records, name: str, digits: int) -> str:
     values = [r[name] for r in records if r.get(name) is not None]
-    return f"{statistics.fmean(values):{width}.{digits}f}" if values else " " * width
+    return f"{statistics.fmean(values):.{digits}f}" if values else ""

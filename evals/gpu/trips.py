@@ -66,85 +66,55 @@ class Trip:
         return START_SECONDS + self.command.seconds
 
 
-def _unpack(limit: float = 40.0) -> Phase:
-    return Phase(
-        name="unpack", does="unpack SGLang, agentspec and the data; compile byte code", seconds=20, limit=limit
+def _command(systems: tuple[str, ...], *phases: tuple[str, float, float, str]) -> Command:
+    """A command of phases, each with its name, estimate, limit and what it does."""
+    unpack = ("unpack", 20.0, 40.0, "unpack SGLang, agentspec and the data; compile byte code")
+    told = (
+        Phase(name=name, does=does, seconds=seconds, limit=limit) for name, seconds, limit, does in (unpack, *phases)
     )
+    return Command(phases=tuple(told), systems=systems)
 
 
 _ALL = ("none", "suffix", "hybrid", "eagle3", "ngram")
+_SMOKE = (
+    "start servers; meanwhile load SGLang's kernels and the extension, run both Triton kernels against their definitions, "
+    "copy to the host behind a busy stream"
+)
+_PARITY = "greedy answers of the small model in float32, suffix and hybrid beside plain, 1 and 16 clients"
 
 TRIPS = (
     Trip(
         number=1,
         asks="Does it run, is it right, and does it pay?",
-        command=Command(
-            phases=(
-                _unpack(),
-                Phase(
-                    name="smoke",
-                    does="start servers; meanwhile load SGLang's kernels and the extension, run both Triton kernels against "
-                    "their definitions, copy to the host behind a busy stream",
-                    seconds=90,
-                    limit=150,
-                ),
-                Phase(
-                    name="parity",
-                    does="greedy answers of the small model in float32, suffix and hybrid beside plain, 1 and 16 clients",
-                    seconds=20,
-                    limit=180,
-                ),
-                Phase(
-                    name="sampling",
-                    does="answers at temperature 0.7 beside plain's, by a chi-square test",
-                    seconds=10,
-                    limit=200,
-                ),
-                Phase(
-                    name="replay",
-                    does="SQL agents and coding agents' sessions on 8B servers, in turns",
-                    seconds=180,
-                    limit=380,
-                ),
-                Phase(name="trace", does="record 50 steps of each system with torch's profiler", seconds=60, limit=430),
-            ),
-            systems=_ALL,
+        command=_command(
+            _ALL,
+            ("smoke", 90, 150, _SMOKE),
+            ("parity", 20, 180, _PARITY),
+            ("sampling", 10, 200, "answers at temperature 0.7 beside plain's, by a chi-square test"),
+            ("replay", 180, 380, "SQL agents and coding agents' sessions on 8B servers, in turns"),
+            ("trace", 60, 430, "record 50 steps of each system with torch's profiler"),
         ),
     ),
     Trip(
         number=2,
         asks="What does a step take?",
-        command=Command(
-            phases=(
-                _unpack(),
-                Phase(name="profile", does="time verify steps by rows, width and context", seconds=250, limit=500),
-            )
-        ),
+        command=_command((), ("profile", 250, 500, "time verify steps by rows, width and context")),
         clients=(16,),
     ),
     Trip(
         number=3,
         asks="What changes with 64 clients?",
-        command=Command(
-            phases=(
-                _unpack(),
-                Phase(name="replay", does="SQL agents with 64 clients", seconds=250, limit=450),
-                Phase(name="trace", does="record 50 steps of each system", seconds=60, limit=500),
-            ),
-            systems=_ALL,
+        command=_command(
+            _ALL,
+            ("replay", 250, 450, "SQL agents with 64 clients"),
+            ("trace", 60, 500, "record 50 steps of each system"),
         ),
         clients=(64,),
     ),
     Trip(
         number=4,
         asks="What does a 32B model gain?",
-        command=Command(
-            phases=(
-                _unpack(),
-                Phase(name="replay", does="one 32B server at a time", seconds=480, limit=570),
-            ),
-            systems=("none", "suffix", "hybrid", "eagle3"),
-        ),
+        command=_command(_ALL[:-1], ("replay", 480, 570, "one 32B server at a time")),
         size="qwen-32b",
         kind="H200",
     ),

@@ -30,7 +30,6 @@ from agentspec.evals.micro.engine_cases import (
     prompt_rows,
 )
 from agentspec.evals.micro.engine_sides import PEERS, Ours, engine
-from agentspec.evals.micro.engine_threads import thread_rows
 from agentspec.evals.micro.texts import Texts, gather_texts
 from agentspec.evals.options import Options
 from agentspec.progress import Progress
@@ -43,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.choices("--peer", list(PEERS), "compare with this peer (default: all)")
     sizes = "sizes of the global index in tokens, ascending; with 10m the peers take minutes and up to 8 GB"
     options.text("--sizes", "100k,1m", sizes)
-    options.number("--threads", 0, "measure drafts on this number of threads beside one, and nothing else")
     options.add("--tokens", nargs="+", default=[], metavar="TRACE", help="recorded calls to take texts from")
     options.file("--tokenizer", "as in agentspec replay")
     options.file("--json", "write the figures to FILE")
@@ -68,11 +66,7 @@ def run(args: argparse.Namespace) -> int:
         prompt_tokens=max(PROMPT_LENGTHS.values()),
     )
     rows: list[dict[str, Any]] = []
-    if args.threads > 0:
-        measured = thread_rows(texts, sizes, args.threads)
-    else:
-        measured = measure(texts, sizes, args.peer or list(PEERS))
-    for row in measured:
+    for row in measure(texts, sizes, args.peer or list(PEERS)):
         if not rows:
             print(f"{'case':<24}{'size':<14}{'peer':<12}{'ours':>12}{'theirs':>12}{'ratio':>9}  unit")
         record = row.record()

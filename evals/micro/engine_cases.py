@@ -5,8 +5,6 @@
     draft_*     draft for a batch of requests in flight, and append what they accepted
     memory      bytes a token of the global index
     growth      a draft's time in the largest global index over that in the smallest
-    corpus_*    drafting with a corpus, and without one (see engine_corpus.py)
-    threads_*   drafting on several threads, and on one (see engine_threads.py)
 
 Times are CPU time of the calling thread, medians, unless a case says otherwise. Less is better in every case, and a
 ratio is the peer's figure over ours.
@@ -129,12 +127,7 @@ def _prompt(side: Side, prompt: Tokens) -> dict[str, float]:
         held = heap_bytes() - before
     closed = thread_us(lambda: side.close(0))
     side.settle()
-    return {
-        "prompt_open": opened,
-        "prompt_build": built,
-        "prompt_close": closed,
-        "prompt_memory": held / len(prompt),
-    }
+    return {"prompt_open": opened, "prompt_build": built, "prompt_close": closed, "prompt_memory": held / len(prompt)}
 
 
 def _medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -255,10 +248,7 @@ def draft_rows(sides: Mapping[str, Side], requests: Sequence[Request], size: str
             for name in sides:
                 if name == "ours":
                     continue
-                more = {
-                    "ours_drafted": figures["ours"]["drafted"],
-                    "theirs_drafted": figures[name]["drafted"],
-                }
+                more = {"ours_drafted": figures["ours"]["drafted"], "theirs_drafted": figures[name]["drafted"]}
                 for quantity in ("draft", "extend"):
                     yield Row(
                         case=f"{quantity}_bs{batch}_{case}",
@@ -276,10 +266,8 @@ def draft_batches(
     requests: Sequence[Request],
     batch: int,
     touched: np.ndarray[Any, Any] | None,
-    *,
-    clock: Callable[[], int] = time.thread_time_ns,
 ) -> dict[str, dict[str, float]]:
-    """Medians over steps of us a request by the clock, and the mean number of drafted tokens a request."""
+    """Medians over steps of us a request, and the mean number of drafted tokens a request."""
     chosen = list(range(min(len(requests), max(batch, BATCHES[1]))))
     groups = [chosen[i : i + batch] for i in range(0, len(chosen), batch)]
     spent: dict[str, dict[str, list[float]]] = {name: {"draft": [], "extend": [], "drafted": []} for name in sides}
@@ -293,7 +281,7 @@ def draft_batches(
             # The steps of one side follow each other. Otherwise each would find the caches as another side left them.
             for step in range(STEPS):
                 new = slice(1 + step * ACCEPTED, 1 + (step + 1) * ACCEPTED)
-                _step(side, group, [requests[i].output[new] for i in group], touched, spent[name], clock)
+                _step(side, group, [requests[i].output[new] for i in group], touched, spent[name])
     for side in sides.values():
         for i in chosen:
             side.close(i)
@@ -314,17 +302,13 @@ def _step(
     tokens: Sequence[Tokens],
     touched: np.ndarray[Any, Any] | None,
     spent: dict[str, list[float]],
-    clock: Callable[[], int],
 ) -> None:
     if touched is not None:
         np.add(touched, 1.0, out=touched)
-    started = clock()
-    drafted = side.draft(group, MAX_DRAFT_TOKENS)
-    spent["draft"].append((clock() - started) / 1e3 / len(group))
-    spent["drafted"].append(side.num_drafted(drafted) / len(group))
-    started = clock()
-    side.extend(group, tokens)
-    spent["extend"].append((clock() - started) / 1e3 / len(group))
+    drafted: list[Any] = []
+    spent["draft"].append(thread_us(lambda: drafted.append(side.draft(group, MAX_DRAFT_TOKENS))) / len(group))
+    spent["drafted"].append(side.num_drafted(drafted[0]) / len(group))
+    spent["extend"].append(thread_us(lambda: side.extend(group, tokens)) / len(group))
 
 
 def growth_rows(rows: Sequence[Row], smallest: str, largest: str) -> Iterator[Row]:

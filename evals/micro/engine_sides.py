@@ -51,17 +51,13 @@ class Side(Protocol):
         """Waits until everything given so far is indexed."""
 
 
-def engine(max_draft_tokens: int, budget_bytes: int | None = None, num_threads: int = 1) -> Engine:
-    """agentspec's engine as in servers, but without the indexes of conversations, which no case has, and without
-    evictions unless a budget is given. One thread drafts unless more are asked for."""
-    config = EngineConfig(
-        max_draft_tokens=max_draft_tokens,
-        budget_bytes=budget_bytes or 1 << 40,
-        conversation_bytes=0,
-        num_threads=num_threads,
-        background=True,
+def engine(max_draft_tokens: int) -> Engine:
+    """agentspec's engine as in servers, but on one thread, without the indexes of conversations, which no case has, and
+    without evictions."""
+    bounds = EngineConfig(
+        max_draft_tokens=max_draft_tokens, budget_bytes=1 << 40, conversation_bytes=0, background=True
     )
-    return Engine(config)
+    return Engine(bounds)
 
 
 class Ours:
@@ -136,10 +132,6 @@ class ArcticSide:
         # The cache's own sequences count up from 0.
         self._outputs += 1
         return partial(self._tree.extend_ndarray, (1 << 30) + self._outputs, output)
-
-    def evict(self, index: int) -> None:
-        """Removes the index-th output that was prepared."""
-        self._tree.remove((1 << 30) + 1 + index)
 
     def settle(self) -> None:
         pass

@@ -28,6 +28,7 @@ from agentspec.errors import ServerError
 from agentspec.evals.emulated.servers import CLOCK, EMULATED, HEAD, Emulation, bind, emulated_state
 from agentspec.evals.files import write_json
 from agentspec.evals.options import Options
+from agentspec.evals.tables import aligned
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import Progress
 
@@ -92,13 +93,11 @@ def measure(emulation: Emulation, names: Sequence[str], batches: Sequence[int], 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Lines for people."""
     titles = ("host_reads", "eager_ops", "h2d_copies", "python_ms", "native_ms", "launch_ms", "idle_share")
-    lines = [f"{'system':<10}{'rows':>6}" + "".join(f"{title:>12}" for title in titles) + f"{'tokens':>9}{'steps':>7}"]
+    shown = [["system", "rows", *titles, "tokens", "steps"]]
     for row in rows:
-        cells = "".join(
-            f"{row[title]:>12.3f}" if "_ms" in title or "share" in title else f"{row[title]:>12.1f}" for title in titles
-        )
-        lines.append(f"{row['system']:<10}{row['rows']:>6}{cells}{row['verified_tokens']:>9.1f}{row['steps']:>7}")
-    return lines
+        cells = [format(row[title], ".3f" if "_ms" in title or "share" in title else ".1f") for title in titles]
+        shown.append([row["system"], str(row["rows"]), *cells, f"{row['verified_tokens']:.1f}", str(row["steps"])])
+    return aligned(shown)
 
 
 def of_steps(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, Any]:

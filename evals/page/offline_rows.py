@@ -22,17 +22,13 @@ _ENGINE_CASES = {
     "insert_all_threads": "a finished output, all threads",
     "draft_bs64_hot": "draft, 64 requests",
     "draft_bs1_hot": "draft, 1 request",
-    "threads_draft_bs64_hot": "draft on two threads, 64 requests",
-    "threads_draft_bs16_hot": "draft on two threads, 16 requests",
 }
-# The cases of which each has the sizes of its file's global indexes.
-_SIZED = ("memory", "threads_draft_bs64_hot")
 
 
 def engine_rows(files: Files) -> list[Row]:
     rows = []
     largest_of = {
-        name: max((row["size"] for row in content["rows"] if row["case"] in _SIZED), key=_tokens)
+        name: max((row["size"] for row in content["rows"] if row["case"] == "memory"), key=_tokens)
         for name, content in files.items()
     }
     for name, largest in sorted(largest_of.items(), key=lambda item: _tokens(item[1])):

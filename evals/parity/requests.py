@@ -31,10 +31,7 @@ _SAMPLED_PROMPT = "SELECT "
 """After this prompt the model has several likely tokens, at several positions."""
 SCHEMA = {
     "type": "object",
-    "properties": {
-        "tables": {"type": "array", "items": {"type": "string"}, "maxItems": 3},
-        "ok": {"type": "boolean"},
-    },
+    "properties": {"tables": {"type": "array", "items": {"type": "string"}, "maxItems": 3}, "ok": {"type": "boolean"}},
     "required": ["tables", "ok"],
 }
 REGEXES = ("(SELECT|WITH) [a-z]{1,12} FROM [a-z]{1,12};", "[a-z ]{1,30}", '\\{"question": "[a-z ]{4,40}"\\}')

@@ -242,11 +242,14 @@ def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emul
     Raises:
         ConfigError: The arguments do not go together.
     """
+
+    def default(**values: int) -> None:
+        for name, value in values.items():
+            if getattr(args, name) is None:
+                setattr(args, name, value)
+
     if args.emulate is None:
-        args.max_prompt_tokens = 2048 if args.max_prompt_tokens is None else args.max_prompt_tokens
-        args.max_answer_tokens = 256 if args.max_answer_tokens is None else args.max_answer_tokens
-        args.requests = 32 if args.requests is None else args.requests
-        args.session_calls = SESSION_CALLS if args.session_calls is None else args.session_calls
+        default(max_prompt_tokens=2048, max_answer_tokens=256, requests=32, session_calls=SESSION_CALLS)
         return None
     live = [task.name for task in tasks if not task.is_replay]
     if live:
@@ -254,12 +257,11 @@ def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emul
     if args.model != MODEL_FOLDER:
         raise ConfigError("--emulate brings its own model; leave out --model")
     found = emulated.Emulation.of(args.emulate, tokenizer=args.tokenizer, head=args.head)
-    args.max_answer_tokens = emulated.MAX_ANSWER_TOKENS if args.max_answer_tokens is None else args.max_answer_tokens
-    if args.max_prompt_tokens is None:
-        # The widest step may write beyond the end of an answer.
-        args.max_prompt_tokens = found.context_length - args.max_answer_tokens - 128
-    args.requests = emulated.REQUESTS if args.requests is None else args.requests
-    args.session_calls = emulated.SESSION_CALLS if args.session_calls is None else args.session_calls
+    default(
+        max_answer_tokens=emulated.MAX_ANSWER_TOKENS, requests=emulated.REQUESTS, session_calls=emulated.SESSION_CALLS
+    )
+    # The widest step may write beyond the end of an answer.
+    default(max_prompt_tokens=found.context_length - args.max_answer_tokens - 128)
     args.model = found.model
     return found
 

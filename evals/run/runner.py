@@ -169,13 +169,7 @@ class Run:
         return compared(self._records.values())
 
     def measure(
-        self,
-        cells: Sequence[Cell],
-        systems: Mapping[str, System],
-        asking: Asking,
-        servers: Servers,
-        *,
-        together: bool,
+        self, cells: Sequence[Cell], systems: Mapping[str, System], asking: Asking, servers: Servers, *, together: bool
     ) -> None:
         """Measures the cells of one repeat that have no figures yet. A failure is recorded, and the other systems go
         on.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentspec.evals.run.records import Records, is_failed
+from agentspec.evals.tables import aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,7 @@ def summaries(records: Records) -> Iterator[Summary]:
     for record in records:
         key = record["task"], record["pass"], record["concurrency"], record["system"]
         by_cell.setdefault(key, []).append(record)
-    order = sorted(
-        by_cell,
-        key=lambda key: (list(tasks).index(key[0]), key[1], key[2], list(systems).index(key[3])),
-    )
+    order = sorted(by_cell, key=lambda key: (list(tasks).index(key[0]), key[1], key[2], list(systems).index(key[3])))
     for key in order:
         some = by_cell[key]
         error = next((record["error"] for record in some if is_failed(record)), "")
@@ -93,9 +91,7 @@ def table(records: Records) -> str:
         columns = _columns(rows)
         shown = [["pass", "at once", "system", *(title for title, _, _ in columns), "spread", "outputs"]]
         shown += [_cells(row, columns) for row in rows]
-        widths = [max(len(line[i]) for line in shown) for i in range(len(shown[0]))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in shown]
-        parts.append("\n".join([f"{task}{_emulated(rows)}", *(line.rstrip() for line in lines)]))
+        parts.append("\n".join([f"{task}{_emulated(rows)}", *aligned(shown, words=3)]))
         parts += _best(rows)
         parts += [f"{row.system} failed: {row.error}" for row in _failed(rows)]
     return "\n\n".join(parts) or "no records"

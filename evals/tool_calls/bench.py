@@ -22,13 +22,14 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.files import write_json
 from agentspec.evals.options import Options, check_names
+from agentspec.evals.tables import aligned
 from agentspec.evals.tool_calls.calls import draw_call, draw_prose, draw_text
 from agentspec.evals.tool_calls.formats import FORMATS, MARKERS, Format, parser_of
 from agentspec.evals.tool_calls.streams import Answer, Parsers, steps_of, tokens_of, train_tokenizer
@@ -214,15 +215,10 @@ def draw_reasoning(parser: str, detector: Any, rng: random.Random) -> str:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    head = f"{'parser':<26}{'width':>6}{'answers':>9}{'damaged':>9}{'differ':>8}{'by words':>10}{'upstream':>10}{'split':>7}"
-    return [
-        f"{head}{'us/step':>10}{'whole':>8}{'hooked':>9}",
-        *(
-            f"{row.parser:<26}{row.width:>6}{row.answers:>9}{row.damaged:>9}{row.differ:>8}{row.by_words:>10}"
-            f"{row.upstream:>10}{row.split:>7}{row.plain_us:>10.0f}{row.whole_us:>8.0f}{row.hooked_us:>9.0f}"
-            for row in rows
-        ),
+    shown = [
+        [format(value, ".0f") if isinstance(value, float) else str(value) for value in astuple(row)] for row in rows
     ]
+    return aligned([[name.removesuffix("_us") for name in Row.__dataclass_fields__], *shown])
 
 
 class _WithoutOffsets:

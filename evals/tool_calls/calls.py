@@ -21,10 +21,7 @@ TOOLS: tuple[dict[str, Any], ...] = tuple(
         "function": {
             "name": name,
             "description": name.replace("_", " "),
-            "parameters": {
-                "type": "object",
-                "properties": {field: {"type": kind} for field, kind in fields.items()},
-            },
+            "parameters": {"type": "object", "properties": {field: {"type": kind} for field, kind in fields.items()}},
         },
     }
     for name, fields in _SCHEMAS.items()

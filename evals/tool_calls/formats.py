@@ -44,7 +44,7 @@ def _joined(one: Callable[[Call], str], between: str = "", before: str = "", aft
     return lambda text, calls: text + before + between.join(map(one, calls)) + after
 
 
-def _tags(
+def _tagged(
     open_call: str,
     one: Callable[[str, Any], str],
     close_call: str,
@@ -52,25 +52,25 @@ def _tags(
     between: str = "",
     before: str = "",
     after: str = "",
-) -> Written:
+) -> Format:
     """Calls whose arguments are written one by one; `{}` of `open_call` is the name."""
 
     def write(call: Call) -> str:
         return open_call.format(call.name) + "".join(one(*pair) for pair in call.arguments.items()) + close_call
 
-    return _joined(write, between, before, after)
+    return Format(_joined(write, between, before, after))
 
 
 def _keyed(key: str, value: str) -> Callable[[str, Any], str]:
     return lambda name, found: key.format(name) + value.format(_raw(found))
 
 
-def _dsml(block: str, invoke: str, parameter: str, marker: str = "｜DSML｜") -> Written:
+def _dsml(block: str, invoke: str, parameter: str, marker: str = "｜DSML｜") -> Format:
     def one(name: str, value: Any) -> str:
         kind = "true" if isinstance(value, str) else "false"
         return f'<{marker}{parameter} name="{name}" string="{kind}">{_raw(value)}</{marker}{parameter}>\n'
 
-    return _tags(
+    return _tagged(
         f'<{marker}{invoke} name="{{}}">\n',
         one,
         f"</{marker}{invoke}>\n",
@@ -163,22 +163,15 @@ def _cohere(call: Call) -> str:
     return "    " + _json({"tool_call_id": "0", "tool_name": call.name, "parameters": call.arguments})
 
 
-_GLM = Format(
-    _tags(
-        "<tool_call>{}\n",
-        _keyed("<arg_key>{}</arg_key>\n", "<arg_value>{}</arg_value>\n"),
-        "</tool_call>",
-        between="\n",
-    )
-)
+_ARGS = _keyed("<arg_key>{}</arg_key>", "<arg_value>{}</arg_value>")
+_ARG_LINES = _keyed("<arg_key>{}</arg_key>\n", "<arg_value>{}</arg_value>\n")
+_GLM = _tagged("<tool_call>{}\n", _ARG_LINES, "</tool_call>", between="\n")
 _QWEN = Format(_joined(_object, "\n</tool_call>\n<tool_call>\n", "<tool_call>\n", "\n</tool_call>"), escapes=True)
-_CODER = Format(
-    _tags(
-        "<tool_call>\n<function={}>\n",
-        _keyed("<parameter={}>\n", "{}\n</parameter>\n"),
-        "</function>\n</tool_call>",
-        between="\n",
-    )
+_CODER = _tagged(
+    "<tool_call>\n<function={}>\n",
+    _keyed("<parameter={}>\n", "{}\n</parameter>\n"),
+    "</function>\n</tool_call>",
+    between="\n",
 )
 _DEEPSEEK = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _DEEPSEEK_CALL = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
@@ -209,44 +202,30 @@ FORMATS: dict[str, Format] = {
         ),
         escapes=True,
     ),
-    "deepseekv32": Format(_dsml("function_calls", "invoke", "parameter")),
-    "deepseekv4": Format(_dsml("tool_calls", "invoke", "parameter")),
-    "deepseekv41": Format(_dsml(" calls", " invoke", " parameter")),
-    "dots": Format(
-        _tags(
-            '<invoke name="{}">\n',
-            _keyed('<parameter name="{}">', "{}</parameter>\n"),
-            "</invoke>\n",
-            before="<dots_function_call>\n",
-            after="</dots_function_call>",
-        )
+    "deepseekv32": _dsml("function_calls", "invoke", "parameter"),
+    "deepseekv4": _dsml("tool_calls", "invoke", "parameter"),
+    "deepseekv41": _dsml(" calls", " invoke", " parameter"),
+    "dots": _tagged(
+        '<invoke name="{}">\n',
+        _keyed('<parameter name="{}">', "{}</parameter>\n"),
+        "</invoke>\n",
+        before="<dots_function_call>\n",
+        after="</dots_function_call>",
     ),
-    "gemma4": Format(
-        _joined(
-            lambda call: f"<|tool_call>call:{call.name}{_gemma(call.arguments)}<tool_call|>",
-        )
-    ),
+    "gemma4": Format(_joined(lambda call: f"<|tool_call>call:{call.name}{_gemma(call.arguments)}<tool_call|>")),
     "gigachat3": Format(
         lambda text, calls: f"{text}<|message_sep|>\n\nfunction call<|role_sep|>\n{_object(calls[0])}",
         most_calls=1,
         escapes=True,
     ),
-    "gigachat35": Format(_dsml("tool_calls", "invoke", "parameter", "｜GCML｜")),
+    "gigachat35": _dsml("tool_calls", "invoke", "parameter", "｜GCML｜"),
     "glm": _GLM,
     "glm45": _GLM,
-    "glm47": Format(
-        _tags("<tool_call>{}", _keyed("<arg_key>{}</arg_key>", "<arg_value>{}</arg_value>"), "</tool_call>")
-    ),
+    "glm47": _tagged("<tool_call>{}", _ARGS, "</tool_call>"),
     "gpt-oss": Format(_harmony, escapes=True),
     "hermes": Format(_joined(_object, "</tool_call>\n<tool_call>", "<tool_call>", "</tool_call>"), escapes=True),
-    "hunyuan": Format(
-        _tags(
-            "<tool_call>{}<tool_sep>\n",
-            _keyed("<arg_key>{}</arg_key>\n", "<arg_value>{}</arg_value>\n"),
-            "</tool_call>\n",
-            before="<tool_calls>\n",
-            after="</tool_calls>",
-        )
+    "hunyuan": _tagged(
+        "<tool_call>{}<tool_sep>\n", _ARG_LINES, "</tool_call>\n", before="<tool_calls>\n", after="</tool_calls>"
     ),
     "inkling": Format(
         _joined(
@@ -261,56 +240,42 @@ FORMATS: dict[str, Format] = {
         _joined(lambda call: f"<|action_start|> <|plugin|>\n{_object(call, 'parameters')}<|action_end|>\n"),
         escapes=True,
     ),
-    "iquest_q1": Format(
-        _tags(
-            "<iquest_tool_call>{}", _keyed("<arg_key>{}</arg_key>", "<arg_value>{}</arg_value>"), "</iquest_tool_call>"
-        )
-    ),
+    "iquest_q1": _tagged("<iquest_tool_call>{}", _ARGS, "</iquest_tool_call>"),
     "json array": Format(
         _joined(lambda call: _object(call, "parameters"), ", ", "[", "]"), escapes=True, has_text=False
     ),
-    "k2_horizon": Format(
-        _tags(
-            "<ifm|tool_call>{}\n",
-            _keyed("<ifm|arg_key>{}</ifm|arg_key>\n", "<ifm|arg_value>{}</ifm|arg_value>\n"),
-            "</ifm|tool_call>\n",
-            before="<ifm|tool_calls>\n",
-            after="</ifm|tool_calls>",
-        )
+    "k2_horizon": _tagged(
+        "<ifm|tool_call>{}\n",
+        _keyed("<ifm|arg_key>{}</ifm|arg_key>\n", "<ifm|arg_value>{}</ifm|arg_value>\n"),
+        "</ifm|tool_call>\n",
+        before="<ifm|tool_calls>\n",
+        after="</ifm|tool_calls>",
     ),
     "kimi_k2": Format(_kimi_k2, escapes=True),
     "kimi_k3": Format(_kimi_k3),
     "lfm2": Format(_joined(_python, ", ", "<|tool_call_start|>[", "]<|tool_call_end|>"), escapes=True),
     "ling3": _GLM,
     "llama3": Format(_joined(lambda call: _object(call, "parameters"), ";", "<|python_tag|>"), escapes=True),
-    "mimo": Format(
-        _tags(
-            "<tool_call>\n<function={}>\n",
-            _keyed("<parameter={}>", "{}</parameter>\n"),
-            "</function>\n</tool_call>",
-            between="\n",
-        )
+    "mimo": _tagged(
+        "<tool_call>\n<function={}>\n",
+        _keyed("<parameter={}>", "{}</parameter>\n"),
+        "</function>\n</tool_call>",
+        between="\n",
     ),
-    "minicpm5": Format(
-        _tags('<function name="{}">', _keyed('<param name="{}">', "{}</param>"), "</function>", between="\n")
+    "minicpm5": _tagged('<function name="{}">', _keyed('<param name="{}">', "{}</param>"), "</function>", between="\n"),
+    "minimax-m2": _tagged(
+        '<invoke name="{}">\n',
+        _keyed('<parameter name="{}">', "{}</parameter>\n"),
+        "</invoke>\n",
+        before="<minimax:tool_call>\n",
+        after="</minimax:tool_call>",
     ),
-    "minimax-m2": Format(
-        _tags(
-            '<invoke name="{}">\n',
-            _keyed('<parameter name="{}">', "{}</parameter>\n"),
-            "</invoke>\n",
-            before="<minimax:tool_call>\n",
-            after="</minimax:tool_call>",
-        )
-    ),
-    "minimax-m3": Format(
-        _tags(
-            _MINIMAX + '<invoke name="{}">',
-            lambda key, value: _minimax_m3(value, key),
-            _MINIMAX + "</invoke>",
-            before=_MINIMAX + "<tool_call>",
-            after=_MINIMAX + "</tool_call>",
-        )
+    "minimax-m3": _tagged(
+        _MINIMAX + '<invoke name="{}">',
+        lambda key, value: _minimax_m3(value, key),
+        _MINIMAX + "</invoke>",
+        before=_MINIMAX + "<tool_call>",
+        after=_MINIMAX + "</tool_call>",
     ),
     "mistral": Format(_joined(_object, ", ", "[TOOL_CALLS] [", "]"), escapes=True),
     "mistral, compact": Format(
@@ -324,22 +289,15 @@ FORMATS: dict[str, Format] = {
     "qwen25": _QWEN,
     "qwen3_coder": _CODER,
     "response_template": Format(_beam, has_text=False),
-    "spark25": Format(
-        _tags(
-            "<tool_call>{}\n",
-            _keyed("<arg_key>{}</arg_key>", "<arg_value>{}</arg_value>\n"),
-            "</tool_call>",
-            between="\n",
-        )
+    "spark25": _tagged(
+        "<tool_call>{}\n", _keyed("<arg_key>{}</arg_key>", "<arg_value>{}</arg_value>\n"), "</tool_call>", between="\n"
     ),
-    "step3": Format(
-        _tags(
-            '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="{}">\n',
-            _keyed('<steptml:parameter name="{}">', "{}</steptml:parameter>\n"),
-            "</steptml:invoke><｜tool_call_end｜>\n",
-            before="<｜tool_calls_begin｜>\n",
-            after="<｜tool_calls_end｜>",
-        )
+    "step3": _tagged(
+        '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="{}">\n',
+        _keyed('<steptml:parameter name="{}">', "{}</steptml:parameter>\n"),
+        "</steptml:invoke><｜tool_call_end｜>\n",
+        before="<｜tool_calls_begin｜>\n",
+        after="<｜tool_calls_end｜>",
     ),
     "step3p5": _CODER,
     "trinity": _QWEN,
@@ -354,34 +312,11 @@ def parser_of(name: str) -> str:
 
 MARKERS = (
     *("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<tool_sep>"),
-    *(
-        "<tool_calls>",
-        "</tool_calls>",
-        "<|python_tag|>",
-        "[TOOL_CALLS]",
-        "[ARGS]",
-        "<|action_start|>",
-        "<|action_end|>",
-    ),
-    *(
-        "<|plugin|>",
-        *_DEEPSEEK,
-        *_DEEPSEEK_CALL,
-        _SEPARATOR,
-        "｜DSML｜",
-        "｜GCML｜",
-        "<|START_ACTION|>",
-        "<|END_ACTION|>",
-    ),
-    *(
-        "<|tools_prefix|>",
-        "<|tools_suffix|>",
-        "<|tool_call>",
-        "<tool_call|>",
-        '<|"|>',
-        "<|role_sep|>",
-        "<|message_sep|>",
-    ),
+    *("<tool_calls>", "</tool_calls>", "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "<|action_start|>",
+     "<|action_end|>"),
+    *("<|plugin|>", *_DEEPSEEK, *_DEEPSEEK_CALL, _SEPARATOR, "｜DSML｜", "｜GCML｜", "<|START_ACTION|>", "<|END_ACTION|>"),
+    *("<|tools_prefix|>", "<|tools_suffix|>", "<|tool_call>", "<tool_call|>", '<|"|>', "<|role_sep|>",
+     "<|message_sep|>"),
     *("<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>", "<|eom|>", "<|eot|>"),
     *("<|message_model|>", "<|content_invoke_tool_json|>", "<|end_message|>", "<iquest_tool_call>"),
     *("</iquest_tool_call>", "<ifm|tool_call>", "</ifm|tool_call>", "<ifm|tool_calls>", "</ifm|tool_calls>"),
@@ -389,5 +324,5 @@ MARKERS = (
     *("<|tool_calls_section_end|>", "<|open|>", "<|close|>", "<|sep|>", "<|tool_call_start|>", "<|tool_call_end|>"),
     *("<minimax:tool_call>", "</minimax:tool_call>", _MINIMAX, "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"),
     *("<｜tool_call_begin｜>", "<｜tool_call_end｜>", "<｜tool_sep｜>", "<think>", "</think>", "[THINK]", "[/THINK]"),
-)
+)  # fmt: skip
 """Texts that are one token each in the vocabularies of models that write these formats."""

@@ -26,6 +26,7 @@ from agentspec.evals.files import work_folder, write_json
 from agentspec.evals.options import Options
 from agentspec.evals.real_models import FOLDER, SOURCES, folder_of
 from agentspec.evals.systems import SYSTEMS
+from agentspec.evals.tables import aligned
 from agentspec.evals.tool_calls.requests import ToolRequest, draw_requests
 from agentspec.integrations.servers.server import RunningServer, Server
 from agentspec.progress import Progress, say
@@ -235,18 +236,13 @@ def _texts(asked: Asked) -> dict[str, list[dict[str, Any]]]:
 
 def table(records: Sequence[Mapping[str, Any]]) -> str:
     """The figures for people."""
-    lines = [
-        f"{'pass':<10}{'server':<11}{'tokens':>7}{'tokens/s':>10}{'accepted':>10}{'as plain':>10}{'as whole':>10}  calls, right"
-    ]
+    rows = [["pass", "server", "tokens", "tokens/s", "accepted", "as plain", "as whole", "calls, right"]]
     for one in records:
-        ways = ", ".join(
-            f"{way} {n['with_calls']}, {n['as_expected']} of {n['requests']}" for way, n in one["ways"].items()
-        )
-        lines.append(
-            f"{one['pass']:<10}{one['system']:<11}{one['tokens']:>7}{one['tokens_per_second']:>10.1f}"
-            f"{one['accept_length']:>10.2f}{one['answers_as_plain']:>10}{one['calls_streamed_as_whole']:>10}  {ways}"
-        )
-    return "\n".join(lines)
+        ways = (f"{way} {n['with_calls']}, {n['as_expected']} of {n['requests']}" for way, n in one["ways"].items())
+        speeds = f"{one['tokens_per_second']:.1f}", f"{one['accept_length']:.2f}"
+        counts = str(one["answers_as_plain"]), str(one["calls_streamed_as_whole"])
+        rows.append([one["pass"], one["system"], str(one["tokens"]), *speeds, *counts, ", ".join(ways)])
+    return "\n".join(aligned(rows, words=2))
 
 
 if __name__ == "__main__":

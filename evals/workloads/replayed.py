@@ -189,15 +189,11 @@ RECORDED = (
     ),
     # 80 sessions of two turns each, decoded nearly greedily.
     replay_task(
-        "chat_mt_bench",
-        data="open chat of MT-Bench, Vicuna-13B; a control",
-        source="FasterDecoding/Medusa, Apache-2.0",
+        "chat_mt_bench", data="open chat of MT-Bench, Vicuna-13B; a control", source="FasterDecoding/Medusa, Apache-2.0"
     ),
     # 1,319 solutions.
     replay_task(
-        "math_gsm8k",
-        data="step-by-step solutions of GSM8K; a control",
-        source="openai/grade-school-math, MIT",
+        "math_gsm8k", data="step-by-step solutions of GSM8K; a control", source="openai/grade-school-math, MIT"
     ),
 )
 """Controls repeat little. The content of the answers was judged where they were made."""

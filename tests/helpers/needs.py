@@ -60,11 +60,7 @@ _NEEDS: dict[str, tuple[Callable[[], bool], str, str]] = {
         "the folder of Qwen2.5-Coder 0.5B",
         "`make real-models`",
     ),
-    "traces": (
-        (TRACES / "README.md").exists,
-        "recorded traces",
-        "set AGENTSPEC_TRACES to the folder that holds them",
-    ),
+    "traces": ((TRACES / "README.md").exists, "recorded traces", "set AGENTSPEC_TRACES to the folder that holds them"),
     "gpu": (_has_gpu, "a CUDA GPU", "`pytest -m gpu` on a GPU host"),
 }
 # Requirements that even a machine that runs CI may lack.

@@ -16,12 +16,7 @@ BLOCK: dict[str, Any] = {
     "started": 1000.0,
     "uptime_seconds": 100.0,
     "min_token_prob": 0.045,
-    "settings": {
-        "mode": "tree",
-        "budget_mb": 256,
-        "namespace_from": "auto",
-        "store": "sqlite:///x",
-    },
+    "settings": {"mode": "tree", "budget_mb": 256, "namespace_from": "auto", "store": "sqlite:///x"},
     "scope": {"model": "m", "tokenizer": "ab" * 32, "id": "cd" * 16},
     "counters": {
         "drafted_tokens": 4000,

@@ -17,34 +17,6 @@ from agentspec.store import CONTROL, Scope, delete_scope, list_scopes
 DEADLINE = 20.0
 
 
-def test_a_reader_sees_every_entry_in_its_log_s_order(case: StoreCase) -> None:
-    store = case.open()
-    store.append([(A, b"1"), (B, b"x"), (A, b"2"), (CONTROL, b"c")])
-    store.append([(A, b""), (B, bytes(range(256)))])
-    entries = drain(case.reader(store))
-    assert data(entries, A) == [b"1", b"2", b""]
-    assert data(entries, B) == [b"x", bytes(range(256))]
-    assert data(entries, CONTROL) == [b"c"]
-
-
-def test_a_reader_never_returns_an_entry_twice(case: StoreCase) -> None:
-    store = case.open()
-    reader = case.reader(store)
-    store.append([(A, b"1")])
-    assert data(drain(reader)) == [b"1"]
-    assert reader.read(0) == []
-    store.append([(A, b"2")])
-    assert data(drain(reader)) == [b"2"]
-
-
-def test_a_reader_starts_behind_the_positions_that_it_is_given(case: StoreCase) -> None:
-    store = case.open()
-    store.append([(A, b"1"), (A, b"2"), (B, b"x"), (CONTROL, b"c"), (A, b"3")])
-    second = next(entry for entry in drain(case.reader(store)) if entry.data == b"2")
-    entries = drain(case.reader(store, {A: second.position}))
-    assert sorted(data(entries)) == [b"3", b"c", b"x"]
-
-
 def test_positions_beyond_an_empty_log_wait_for_what_comes(case: StoreCase) -> None:
     store = case.open()
     store.append([(A, b"1")])
@@ -54,15 +26,6 @@ def test_positions_beyond_an_empty_log_wait_for_what_comes(case: StoreCase) -> N
     assert drain(reader) == []
     store.append([(A, b"2")])
     assert data(drain(reader)) == [b"2"]
-
-
-def test_a_log_that_appears_is_read_from_its_beginning(case: StoreCase) -> None:
-    writer, store = case.open(), case.open()
-    reader = case.reader(store)
-    assert drain(reader) == []
-    for number in range(3):
-        writer.append([(f"{number:032x}", b"%d" % number)])
-    assert sorted(data(drain(reader))) == [b"0", b"1", b"2"]
 
 
 def test_a_waiting_reader_wakes_for_an_entry(case: StoreCase) -> None:
@@ -236,44 +199,6 @@ def test_trim_by_time_keeps_what_came_later(case: StoreCase) -> None:
     assert store.trim(A, before=0.0) == 0
 
 
-def test_segments_and_manifests_come_back_as_written(case: StoreCase) -> None:
-    store = case.open()
-    chunks = [b"one" * 100_000, b"", b"three"]
-    store.write_segment(A, "s", chunks)
-    assert store.manifest(A) is None
-    store.write_manifest(A, b"\x00manifest", ["s"])
-    other = case.open()
-    assert list(other.segment(A, "s")) == chunks
-    assert other.manifest(A) == b"\x00manifest"
-    assert other.manifest(B) is None
-    with pytest.raises(StoreError, match="no whole segment"):
-        list(other.segment(B, "s"))
-    store.write_segment(A, "s", [b"new"])
-    assert list(other.segment(A, "s")) == [b"new"]
-    store.write_segment(A, "empty", [])
-    assert list(other.segment(A, "empty")) == []
-
-
-def test_a_manifest_removes_the_segments_that_it_does_not_name(case: StoreCase) -> None:
-    store = case.open()
-    for name in ("s1", "s2", "s3"):
-        store.write_segment(A, name, [name.encode()])
-    store.write_segment(B, "s1", [b"other"])
-    store.write_manifest(A, b"1", ["s1", "s2", "s3"])
-    store.write_manifest(A, b"2", {"s3"})
-    assert store.manifest(A) == b"2"
-    assert list(store.segment(A, "s3")) == [b"s3"]
-    for name in ("s1", "s2"):
-        with pytest.raises(StoreError):
-            list(store.segment(A, name))
-    assert list(store.segment(B, "s1")) == [b"other"]
-    with pytest.raises(StoreError, match="s1"):
-        store.write_manifest(A, b"3", ["s3", "s1"])
-    assert store.manifest(A) == b"2"
-    store.write_manifest(A, b"4", [])
-    assert [info.snapshot_bytes for info in store.namespaces() if info.namespace == A] == [1]
-
-
 def test_a_segment_that_was_not_finished_does_not_count(case: StoreCase) -> None:
     store = case.open()
 
@@ -302,19 +227,6 @@ def test_one_owner_at_a_time_has_the_lease(case: StoreCase) -> None:
     deadline = time.monotonic() + DEADLINE
     while not store.lease("me", 60):
         assert time.monotonic() < deadline, "a lease outlived its time"
-
-
-def test_a_store_that_lost_its_contents_says_so_once(case: StoreCase) -> None:
-    store = case.open()
-    reader = case.reader(store)
-    store.append([(A, b"1"), (B, b"2")])
-    drain(reader)
-    case.wipe()
-    with pytest.raises(StoreResetError):
-        reader.read(0)
-    assert drain(reader) == []
-    store.append([(A, b"3"), (B, b"4")])
-    assert sorted(data(drain(reader))) == [b"3", b"4"]
 
 
 def test_a_loss_between_two_reads_is_found_though_others_wrote_since(case: StoreCase) -> None:

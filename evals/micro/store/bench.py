@@ -149,12 +149,7 @@ def run(args: argparse.Namespace) -> int:
     if len(parse_sizes(args.size)) != 1:
         raise ConfigError(f"--size must be one number of tokens, such as 10m, got {args.size!r}")
     chosen = choose(cases(args.size), args.case)
-    bench = Bench(
-        traces=args.tokens,
-        tokenizer_path=args.tokenizer,
-        seconds=args.seconds,
-        size=args.size,
-    )
+    bench = Bench(traces=args.tokens, tokenizer_path=args.tokenizer, seconds=args.seconds, size=args.size)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as temporary:
         folder = args.logs or Path(temporary)

@@ -32,11 +32,7 @@ from agentspec.progress import Progress
 from agentspec.store.config import SharingConfig
 from agentspec.store.urls import open_store
 
-LOAD_ROWS = (
-    "follower_lag_p50_s",
-    "follower_lag_p99_s",
-    "lost_outputs",
-)
+LOAD_ROWS = ("follower_lag_p50_s", "follower_lag_p99_s", "lost_outputs")
 NUM_WRITERS = 2
 OUTPUTS_PER_SECOND = 200
 OUTPUT_TOKENS = 2000

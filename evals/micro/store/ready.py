@@ -14,14 +14,7 @@ import numpy as np
 from agentspec.config import EngineConfig
 from agentspec.engine import Engine
 from agentspec.errors import StoreError
-from agentspec.evals.micro.store.replica import (
-    NAMESPACE,
-    SCOPE,
-    Replica,
-    drop_snapshot,
-    empty_store,
-    stored_bytes,
-)
+from agentspec.evals.micro.store.replica import NAMESPACE, SCOPE, Replica, drop_snapshot, empty_store, stored_bytes
 from agentspec.evals.micro.store.rows import Row
 from agentspec.evals.micro.texts import Tokens
 from agentspec.progress import Progress

@@ -121,10 +121,6 @@ class RedisServer:
         """Ends it as a crash does."""
         self._end(signal.SIGKILL)
 
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
     def pause(self) -> None:
         """Makes it accept connections but answer nothing until resume()."""
         assert self._process is not None

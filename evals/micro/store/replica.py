@@ -83,11 +83,7 @@ class Replica:
 def stored_bytes(store: Store) -> dict[str, int]:
     """Of the namespace's log and snapshot, and of the whole store."""
     info = next(info for info in store.namespaces() if info.namespace == NAMESPACE)
-    return {
-        "log_bytes": info.log_bytes,
-        "snapshot_bytes": info.snapshot_bytes,
-        "store_bytes": store.info().used_bytes,
-    }
+    return {"log_bytes": info.log_bytes, "snapshot_bytes": info.snapshot_bytes, "store_bytes": store.info().used_bytes}
 
 
 def drop_snapshot(store: Store) -> None:

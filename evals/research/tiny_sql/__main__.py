@@ -76,9 +76,9 @@ def _train_drafters(options: argparse.Namespace) -> str:
     from agentspec.evals.research.tiny_sql import distill as learnt
     from agentspec.evals.research.tiny_sql.answers import greedy_answers
     from agentspec.evals.research.tiny_sql.corpus import draw_samples
-    from agentspec.evals.research.tiny_sql.eagle3 import HeadShape, load_head, rounded_head, save_head
+    from agentspec.evals.research.tiny_sql.eagle3 import HeadShape, load_head
     from agentspec.evals.research.tiny_sql.learner import halved
-    from agentspec.evals.research.tiny_sql.model import TinyLlama, load_model, rounded, save_model
+    from agentspec.evals.research.tiny_sql.model import TinyLlama, load_model, rounded, save_model, write_checkpoint
     from agentspec.evals.research.tiny_sql.open_chat import OPEN_MAX_TOKENS, draw_open_prompts
     from agentspec.evals.research.tiny_sql.train import Encoded, encode
     from agentspec.workflows.text_to_sql.generated.questions import Split
@@ -108,13 +108,13 @@ def _train_drafters(options: argparse.Namespace) -> str:
         answers = opened(halved(target), "train", config.open_answers) if config.open_share else []
         learnt.distill(target, tokenizer, databases, answers, drafter, head, config)
         save_model(drafter, drafter.shape.hf_config(**ids), options.standalone)
-        save_head(head, head.shape.hf_config(**ids), options.eagle3)
+        write_checkpoint(head.tensors(), head.shape.hf_config(**ids), options.eagle3)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copyfile(options.target / name, options.standalone / name)
         number = config.feed.measured_samples
         agents = encode(tokenizer, list(islice(draw_samples(databases, split="heldout", seed=seed), number)))
         measured = {
-            kind: learnt.accept_lengths(target, rounded(drafter), rounded_head(head), samples, config)
+            kind: learnt.accept_lengths(target, rounded(drafter), rounded(head), samples, config)
             for kind, samples in (("text-to-SQL", agents), ("open", opened(target, "heldout", number)))
         }
     return "\n".join(

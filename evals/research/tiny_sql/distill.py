@@ -226,11 +226,7 @@ def _mixed(
 
 @torch.no_grad()
 def accept_lengths(
-    target: TinyLlama,
-    drafter: TinyLlama,
-    head: Eagle3Head,
-    samples: Sequence[Encoded],
-    config: DistillConfig,
+    target: TinyLlama, drafter: TinyLlama, head: Eagle3Head, samples: Sequence[Encoded], config: DistillConfig
 ) -> dict[str, float]:
     """Tokens a verify step on held-out samples, with chains of `unrolled` tokens from each drafter."""
     assert isinstance(head.vocabulary, Tensor)

@@ -8,16 +8,15 @@ because the target has not seen those positions.
 
 from __future__ import annotations
 
-import copy
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agentspec.evals.research.tiny_sql.model import SHIPPED_DTYPE, LlamaShape, Mlp, RmsNorm, rotate, write_checkpoint
+from agentspec.evals.research.tiny_sql.model import SHIPPED_DTYPE, LlamaShape, Mlp, RmsNorm, rotate
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,7 @@ class HeadShape:
     @property
     def layer(self) -> LlamaShape:
         """The head's one layer as a Llama."""
-        t = self.target
-        return LlamaShape(
-            t.vocab_size, t.hidden, 1, t.heads, t.kv_heads, t.head_dim, self.mlp, t.max_positions, t.rope_theta,
-            t.norm_eps,
-        )  # fmt: skip
+        return replace(self.target, layers=1, mlp=self.mlp)
 
     def hf_config(self, *, begin_id: int, end_id: int, pad_id: int) -> dict[str, object]:
         """config.json of the equal LlamaForCausalLMEagle3."""
@@ -76,10 +71,8 @@ class Eagle3Head(nn.Module):
         self.norm = RmsNorm(target.hidden, target.norm_eps)
         self.lm_head = nn.Linear(target.hidden, shape.draft_vocab, bias=False)
         self.register_buffer("vocabulary", vocabulary, persistent=False)
-        frequencies = target.rope_theta ** -(torch.arange(0, target.head_dim, 2).float() / target.head_dim)
-        angles = torch.outer(torch.arange(target.max_positions).float(), frequencies)
-        self.register_buffer("cos", angles.cos(), persistent=False)
-        self.register_buffer("sin", angles.sin(), persistent=False)
+        for name, table in zip(("cos", "sin"), target.angles(), strict=True):
+            self.register_buffer(name, table, persistent=False)
         for parameter in self.parameters():
             if parameter.ndim == 2:
                 nn.init.normal_(parameter, std=0.02)
@@ -139,20 +132,8 @@ class Eagle3Head(nn.Module):
         return {**weights, "d2t": self.vocabulary - torch.arange(self.shape.draft_vocab), "t2d": drafted}
 
 
-def rounded_head(head: Eagle3Head) -> Eagle3Head:
-    """A float32 copy with the weights rounded to the shipped dtype: the head that is served and measured."""
-    twin = copy.deepcopy(head)
-    twin.load_state_dict({name: p.to(SHIPPED_DTYPE).float() for name, p in head.state_dict().items()})
-    return twin
-
-
-def save_head(head: Eagle3Head, config: dict[str, object], folder: Path) -> None:
-    """Write model.safetensors and config.json, weights rounded to the shipped dtype."""
-    write_checkpoint(head.tensors(), config, folder)
-
-
 def load_head(folder: Path, target: LlamaShape) -> Eagle3Head:
-    """The head that `save_head` wrote for a target of that shape, in float32."""
+    """The head that was written for a target of that shape, in float32."""
     from safetensors.torch import load_file
 
     config = json.loads((folder / "config.json").read_text())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,13 @@ from torch.nn import functional as F
 
 # Half precision with the longer mantissa: weights of this size are far from its range limits.
 SHIPPED_DTYPE = torch.float16
+_Network = TypeVar("_Network", bound=nn.Module)
+# The fields of LlamaShape, by their names in config.json.
+_CONFIG = {
+    "vocab_size": "vocab_size", "hidden_size": "hidden", "num_hidden_layers": "layers", "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads", "head_dim": "head_dim", "intermediate_size": "mlp",
+    "max_position_embeddings": "max_positions", "rope_theta": "rope_theta", "rms_norm_eps": "norm_eps",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,34 +48,20 @@ class LlamaShape:
     @classmethod
     def of_config(cls, config: dict[str, Any]) -> LlamaShape:
         """The shape in a config of `hf_config`."""
-        return cls(
-            vocab_size=config["vocab_size"],
-            hidden=config["hidden_size"],
-            layers=config["num_hidden_layers"],
-            heads=config["num_attention_heads"],
-            kv_heads=config["num_key_value_heads"],
-            head_dim=config["head_dim"],
-            mlp=config["intermediate_size"],
-            max_positions=config["max_position_embeddings"],
-            rope_theta=config["rope_theta"],
-            norm_eps=config["rms_norm_eps"],
-        )
+        return cls(**{field: config[name] for name, field in _CONFIG.items()})
+
+    def angles(self) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of all positions' rotations, each [max_positions, head_dim / 2]."""
+        frequencies = self.rope_theta ** -(torch.arange(0, self.head_dim, 2).float() / self.head_dim)
+        angles = torch.outer(torch.arange(self.max_positions).float(), frequencies)
+        return angles.cos(), angles.sin()
 
     def hf_config(self, *, begin_id: int, end_id: int, pad_id: int) -> dict[str, object]:
         """config.json of the equal LlamaForCausalLM."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.hidden,
-            "intermediate_size": self.mlp,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "head_dim": self.head_dim,
-            "max_position_embeddings": self.max_positions,
-            "rope_theta": self.rope_theta,
-            "rms_norm_eps": self.norm_eps,
+            **{name: getattr(self, field) for name, field in _CONFIG.items()},
             "hidden_act": "silu",
             "attention_bias": False,
             "mlp_bias": False,
@@ -159,10 +153,8 @@ class TinyLlama(nn.Module):
         self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden)
         self.layers = nn.ModuleList(_Layer(shape) for _ in range(shape.layers))
         self.norm = RmsNorm(shape.hidden, shape.norm_eps)
-        frequencies = shape.rope_theta ** -(torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
-        angles = torch.outer(torch.arange(shape.max_positions).float(), frequencies)
-        self.register_buffer("cos", angles.cos(), persistent=False)
-        self.register_buffer("sin", angles.sin(), persistent=False)
+        for name, table in zip(("cos", "sin"), shape.angles(), strict=True):
+            self.register_buffer(name, table, persistent=False)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 # Projections that write to the residual stream start smaller, by the number of writes.
@@ -197,10 +189,10 @@ class TinyLlama(nn.Module):
         return F.cross_entropy(logits.float(), targets[wanted])
 
 
-def rounded(model: TinyLlama) -> TinyLlama:
-    """A float32 copy with the weights rounded to the shipped dtype: the model that is served and measured."""
-    twin = TinyLlama(model.shape)
-    twin.load_state_dict({name: p.to(SHIPPED_DTYPE).float() for name, p in model.state_dict().items()})
+def rounded(network: _Network) -> _Network:
+    """A float32 copy with the weights rounded to the shipped dtype: the network that is served and measured."""
+    twin = copy.deepcopy(network)
+    twin.load_state_dict({name: p.to(SHIPPED_DTYPE).float() for name, p in network.state_dict().items()})
     return twin
 
 

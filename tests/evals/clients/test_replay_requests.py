@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from byte_tokenizer import byte_tokenizer, text_of
 
-from agentspec.analysis.replay.tokenizer import load_tokenizer
 from agentspec.errors import ConfigError
 from agentspec.evals.clients.replay_requests import ReplayRequest, replay_requests
-from agentspec.evals.text_to_sql import MODEL_FOLDER
 
 
 def _write(folder: Path, sessions: int, turns: int) -> Path:
@@ -58,31 +56,7 @@ def test_long_prompts_lose_their_beginning_and_long_answers_their_end(tmp_path: 
     assert whole[0].body()["sampling_params"]["max_new_tokens"] == len("answer 0.0") + 1
 
 
-def test_sessions_are_drawn_whole(tmp_path: Path) -> None:
-    requests = _read(_write(tmp_path, 10, 3), limit=8)
-    counts = [sum(r.session == session for r in requests) for session in dict.fromkeys(r.session for r in requests)]
-    assert sorted(counts) == [2, 3, 3]
-    assert [r.index for r in requests if r.session == requests[0].session] == list(range(counts[0]))
-
-
 @pytest.mark.parametrize("wrong", [{"prompt": 0}, {"answer": 0}, {"limit": 0}])
 def test_limits_below_one_are_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=">= 1"):
         _read(_write(tmp_path, 1, 1), **wrong)
-
-
-def test_a_trace_without_answers_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "empty.jsonl"
-    path.write_text('{"messages": [{"role": "user", "content": "hello"}]}\n')
-    with pytest.raises(ConfigError, match="no call with an answer"):
-        _read(path)
-
-
-def test_turns_end_with_a_token_of_the_served_model(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(MODEL_FOLDER / "tokenizer.json")
-    config = json.loads((MODEL_FOLDER / "config.json").read_text())
-    (request,) = replay_requests(
-        [_write(tmp_path, 1, 1)], tokenizer, max_prompt_tokens=1000, max_answer_tokens=1000, limit=None, seed=0
-    )
-    assert config["eos_token_id"] in request.input_ids
-    assert max(request.input_ids.max(), request.answer_ids.max()) < config["vocab_size"]

@@ -11,9 +11,8 @@ from every import every
 
 from agentspec.analysis.replay import Tokenizer
 from agentspec.errors import ConfigError
-from agentspec.evals.emulated.draft_hits import DraftHits, accepted_lengths, spans
-from agentspec.evals.emulated.hit_recorder import by_characters
-from agentspec.integrations.emulated_device.models.simulated_head import ACCEPTANCE_KEY, MISSES_KEY
+from agentspec.evals.emulated.draft_hits import DraftHits
+from agentspec.integrations.emulated_device.models.simulated_head import MISSES_KEY
 
 BYTES = Tokenizer(
     "bytes", 257, 256, lambda text: list(text.encode()), 0, lambda ids: bytes(ids).decode("utf-8", "replace")
@@ -49,20 +48,6 @@ def test_a_served_token_is_a_hit_if_all_tokens_that_share_its_characters_are(see
     assert found.params()[MISSES_KEY] == [i for i, hit in enumerate(found.hits) if not hit]
 
 
-def test_tokens_that_share_a_character_share_its_hits() -> None:
-    text = "aé€b"
-    ids = BYTES.encode(text)
-    found = spans(BYTES, ids, text)
-    assert found.tolist() == [[0, 1], [1, 2], [1, 2], [2, 3], [2, 3], [2, 3], [3, 4]]
-    # One of the euro's three bytes is missed, so nothing of the euro can be drafted.
-    assert by_characters([True, True, True, True, False, True, True], found) == [3, 3, 2, 3]
-
-
-def test_text_that_a_tokenizer_changes_is_one_piece() -> None:
-    changing = pieces_tokenizer(["one ", "TWO", " three"])
-    assert spans(changing, np.arange(3, dtype=np.int32), "one two three").tolist() == [[0, 4], [4, 13], [4, 13]]
-
-
 def test_hits_of_another_text_are_refused() -> None:
     recorded = DraftHits({}, {"s": [[2 * 3 + 1]]})
     assert recorded.of_answer("s", 1, "abc", BYTES.encode("abc"), BYTES) is None
@@ -81,25 +66,3 @@ def test_files_hold_the_hits(tmp_path: Path) -> None:
     (tmp_path / "hits" / "bad.hits.json.xz").write_bytes(b"no archive")
     with pytest.raises(ConfigError, match=r"bad\.hits"):
         DraftHits.load(tmp_path / "hits", "bad.jsonl")
-
-
-@every("seed", range(20))
-def test_accepted_lengths_are_runs_of_hits(seed: int) -> None:
-    rng = random.Random(seed)
-    hits = [rng.random() < 0.7 for _ in range(rng.randint(1, 30))]
-    longest = rng.randint(1, 6)
-
-    def run(at: int) -> int:
-        length = 0
-        while length < longest and at + length < len(hits) and hits[at + length]:
-            length += 1
-        return length
-
-    assert accepted_lengths(hits, longest).tolist() == [run(at) for at in range(len(hits))]
-
-
-def test_the_heads_own_estimate_gives_chains_of_the_recorded_length() -> None:
-    rng = random.Random(0)
-    call = [2 + (rng.random() < 0.7) for _ in range(20_000)]
-    found = DraftHits({}, {"s": [call]}).of_answer("s", 0, "x" * 20_000, BYTES.encode("x"), BYTES)
-    assert found is not None and found.params()[ACCEPTANCE_KEY] == pytest.approx(0.7, abs=0.02)

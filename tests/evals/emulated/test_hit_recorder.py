@@ -8,7 +8,7 @@ import pytest
 
 from agentspec.analysis.logs.calls import Labels, LoggedCall
 from agentspec.evals.emulated import hit_recorder
-from agentspec.evals.emulated.hit_recorder import TeacherForced, chats, drawn, record, sums_of
+from agentspec.evals.emulated.hit_recorder import TeacherForced, record, sums_of
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 
 torch = pytest.importorskip("torch", reason="the recorder needs torch; `make setup` installs it")
@@ -60,23 +60,6 @@ def session(task: str, *answers: str, stages: bool = False) -> list[LoggedCall]:
         messages = () if stages else (("user", f"question {i}"),)
         found.append(LoggedCall(messages, f"stage {i}\n", answer, Labels(task=task)))
     return found
-
-
-def test_every_task_is_drawn_before_one_is_drawn_twice() -> None:
-    sessions = {f"s{i}": session(f"t{i % 4}", "a") for i in range(12)}
-    for seed in range(3):
-        names = drawn(sessions, seed)
-        assert sorted(names) == sorted(sessions)
-        for begin in range(0, 12, 4):
-            assert {sessions[name][0].labels.task for name in names[begin : begin + 4]} == {"t0", "t1", "t2", "t3"}
-    assert drawn(sessions, 0) != drawn(sessions, 1)
-
-
-def test_stages_without_prompts_are_turns_of_one_chat() -> None:
-    found = list(chats(session("t", "one", "two", stages=True)))
-    assert found[1] == ([("user", "stage 0\n"), ("assistant", "one"), ("user", "stage 1\n")], "two")
-    assert [answer for _, answer in found] == ["one", "two"]
-    assert next(iter(chats(session("t", "one"))))[0] == [("user", "question 0")]
 
 
 class Counting:

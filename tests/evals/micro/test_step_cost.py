@@ -9,7 +9,7 @@ from agentspec.cli import main
 from agentspec.errors import ServerError
 from agentspec.evals.emulated import servers as emulation
 from agentspec.evals.micro import step_cost as bench_step_cost
-from agentspec.evals.micro.step_cost import drawn_batch, of_steps, table
+from agentspec.evals.micro.step_cost import of_steps, table
 
 FIGURES = {"host_reads", "eager_ops", "h2d_copies", "python_ms", "native_ms", "idle_share"}
 SUMS = {
@@ -39,15 +39,6 @@ def test_figures_are_means_over_the_steps_in_between() -> None:
     assert len(table([{"system": "suffix", "rows": 16, **row}])) == 2
     with pytest.raises(ServerError, match="only 0 steps"):
         of_steps({}, {})
-
-
-def test_batches_are_made_of_the_same_phrases() -> None:
-    prompts, answers = drawn_batch(3, 1, "warm")
-    assert (prompts, answers) == drawn_batch(3, 1, "warm")
-    others = drawn_batch(3, 1, "measured")[1]
-    assert {len(answer) for answer in answers + others} == {len(answers[0])}
-    assert answers != others
-    assert len(set(answers[0]) & set(others[0])) > len(set(answers[0])) / 2
 
 
 @pytest.mark.sglang

@@ -19,13 +19,11 @@ from agentspec.cli import main
 from agentspec.errors import ServerError
 from agentspec.evals.parity import bench
 from agentspec.evals.parity.aborts import abort_storm
-from agentspec.evals.parity.bench import compare
 from agentspec.evals.parity.client import Answer, Choice
 from agentspec.evals.parity.random_options import PENALTIES, draw_option_rounds
-from agentspec.evals.parity.requests import KINDS, Ask, Asks, Round, draw_rounds
+from agentspec.evals.parity.requests import Ask, Round
 from agentspec.evals.parity.rows import Compared, difference, is_right, row_of, table
-from agentspec.evals.parity.servers import PARITY_SYSTEMS, Variant, check_variant, parity_server
-from agentspec.evals.parity.upstream import mark_upstream
+from agentspec.evals.parity.servers import Variant, check_variant
 from agentspec.integrations.servers.server import RunningServer
 
 CHOICE = Choice(
@@ -41,15 +39,6 @@ def answer(**changes: Any) -> Answer:
     return Answer(200, (replace(CHOICE, **changes),))
 
 
-def test_rounds_hold_every_kind_and_recur() -> None:
-    rounds = list(islice(draw_rounds(seed=3), 10))
-    assert rounds == list(islice(draw_rounds(seed=3), 10))
-    assert rounds != list(islice(draw_rounds(seed=4), 10))
-    assert {ask.kind for round_ in rounds for ask in round_.asks} == set(KINDS)
-    assert {round_.clients for round_ in rounds} >= {1, 2, 3, 16}
-    assert any(ask.is_streamed for ask in rounds[0].asks)
-
-
 def test_options_are_all_drawn_but_not_those_that_plain_sglang_answers_in_two_ways() -> None:
     rounds = list(islice(draw_option_rounds(1, with_penalties=True), 6))
     assert rounds == list(islice(draw_option_rounds(1, with_penalties=True), 6))
@@ -60,21 +49,6 @@ def test_options_are_all_drawn_but_not_those_that_plain_sglang_answers_in_two_wa
         assert not ("repetition_penalty" in options and options & {"frequency_penalty", "presence_penalty"})
     (plain,) = islice(draw_option_rounds(1, with_penalties=False), 1)
     assert not any(set(ask.body["sampling_params"]) & set(PENALTIES) for ask in plain.asks)
-
-
-def test_prompts_leave_room_for_their_answers() -> None:
-    from tokenizers import Tokenizer
-
-    from agentspec.evals.parity.requests import CONTEXT_LENGTH
-    from agentspec.evals.text_to_sql import MODEL_FOLDER
-
-    tokenizer = Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
-    lengths = [
-        len(ask.body["input_ids"]) if "input_ids" in ask.body else len(tokenizer.encode(ask.body["text"]).ids)
-        for ask in islice(Asks(0), 300)
-    ]
-    assert max(lengths) < CONTEXT_LENGTH
-    assert sum(length > 3 * 96 for length in lengths) > 20, "prompts of several prefill chunks"
 
 
 @every(
@@ -130,21 +104,6 @@ def test_sampled_answers_are_compared_by_their_distribution(token: int, alike: b
     assert is_right(row_of(compared)) is alike
 
 
-def test_differences_of_plain_sglang_itself_are_told_apart() -> None:
-    rounds, expected = work()
-    wrong = [[replace(given, choices=(replace(given.choices[0], tokens=(1,)),)) for given in expected[0]]]
-    compared = Compared()
-    compared.add(rounds[0].asks[:2], expected[0][:2], wrong[0][:2])
-    row = row_of(compared)
-    with StandIn().running() as server:
-        row["upstream"] = mark_upstream(server, row["first_differences"], rounds, expected)
-        assert row["upstream"] == 0 and not is_right(row)
-        # Asked again, plain SGLang does not give its own first answer.
-        row["upstream"] = mark_upstream(server, row["first_differences"], rounds, wrong)
-    assert row["upstream"] == 2 and is_right(row)
-    assert all(found["is_upstream"] for found in row["first_differences"])
-
-
 def test_a_run_that_was_cut_off_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds, expected = work()
     started: list[tuple[str, int]] = []
@@ -171,27 +130,6 @@ def test_a_run_that_was_cut_off_is_continued(tmp_path: Path, monkeypatch: pytest
     assert main([*words, "--resume"]) == 0
     assert started == [("suffix", 3), ("eagle3", 3), ("suffix", 4), ("eagle3", 4), ("eagle3", 4)]
     assert main([*words, "--resume", "--tokens", "5"]) == 2
-
-
-def test_a_variant_is_what_the_server_s_command_says(tmp_path: Path) -> None:
-    variant = Variant(
-        system="eagle3",
-        overlap=False,
-        ranks=2,
-        retract_every=9,
-        plugins=(tmp_path,),
-        variables={"A": "b"},
-        arguments=("--page-size", "4"),
-    )
-    server = parity_server(variant, tmp_path / "log")
-    words = " ".join(server.command)
-    for part in ("--disable-overlap-schedule", "--tp 2", "--page-size 4", "--speculative-draft-model-path"):
-        assert part in words
-    variables = server._environment
-    assert variables["SGLANG_CPU_OMP_THREADS_BIND"] == "0|1" and variables["SGLANG_TEST_RETRACT_INTERVAL"] == "9"
-    assert variables["A"] == "b" and str(tmp_path) in variables["PYTHONPATH"].split(":")
-    assert "suffixes + EAGLE-3, no overlap, 2 ranks, retracting every 9" in variant.label
-    assert all(Variant(system=name).label for name in PARITY_SYSTEMS)
 
 
 class StandIn:
@@ -272,14 +210,6 @@ def work() -> tuple[list[Round], list[list[Answer]]]:
     return [Round(8, 0.001, tuple(asks))], [answers]
 
 
-def test_rounds_are_answered_in_order_however_they_end() -> None:
-    rounds, expected = work()
-    with StandIn().running() as server:
-        compared = compare(server, rounds, expected, seed=0)
-    assert compared.num_differences == 0 and compared.answers == 40
-    assert compared.kinds["whole answer"].streamed == 20
-
-
 def test_aborts_end_answers_early_and_leave_the_others_whole() -> None:
     with StandIn().running() as server:
         report = abort_storm(server, *work(), 80, seed=0)
@@ -296,12 +226,6 @@ def test_other_answers_among_aborts_are_differences() -> None:
     with StandIn(writes_else=True).running() as server:
         report = abort_storm(server, *work(), 80, seed=0)
     assert report.differences > 5 and report.first_difference
-
-
-def test_requests_that_stay_open_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentspec.evals.parity.aborts._CLOSE_SECONDS", 0.1)
-    with StandIn(keeps_open=True).running() as server, pytest.raises(ServerError, match="1 requests are still open"):
-        abort_storm(server, *work(), 20, seed=0)
 
 
 def test_a_server_with_another_schedule_is_refused() -> None:

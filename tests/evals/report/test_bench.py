@@ -11,7 +11,7 @@ from byte_tokenizer import write_byte_tokenizer
 from logs import noise_text, sql_sessions, write_lines
 
 from agentspec.cli import main
-from agentspec.evals.report.ranking import ranking, spearman
+from agentspec.evals.report.ranking import ranking
 
 pytest.importorskip("tiktoken", reason="`make setup` installs tiktoken")
 
@@ -55,11 +55,6 @@ def test_halves_of_a_set_predict_each_other(
     assert (row["draws"], row["outputs"], row["replayed_outputs"]) == (2, 30, 110)
     assert all(0.0 <= row[state]["held"] <= 1.0 and len(row[state]["draws"]) == 2 for state in ("cold", "warm"))
     assert "held" in capsys.readouterr().out
-
-
-def test_spearman_shares_ranks_of_equal_values() -> None:
-    assert spearman(np.array([1.0, 2.0, 3.0]), np.array([10.0, 20.0, 30.0])) == pytest.approx(1.0)
-    assert spearman(np.array([1.0, 1.0, 2.0, 3.0]), np.array([4.0, 3.0, 2.0, 1.0])) == pytest.approx(-0.9486833)
 
 
 def test_staged_sets_rank_by_their_stages() -> None:

@@ -12,8 +12,8 @@ from every import every
 
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.clients.client import Reply, reply_of, streamed
-from agentspec.evals.run.calls import Asking, check_replies, check_state, closed_loop, digest, exact_answers
-from agentspec.evals.run.cells import PASSES, Cell, plan_cells
+from agentspec.evals.run.calls import Asking, check_replies, check_state, closed_loop, exact_answers
+from agentspec.evals.run.cells import PASSES, plan_cells
 from agentspec.evals.run.runner import systems_of
 from agentspec.evals.systems import SYSTEMS
 from agentspec.evals.text_to_sql import MODEL_FOLDER
@@ -58,14 +58,6 @@ def test_clients_wait_for_their_answers_and_results_keep_the_order() -> None:
     assert [[one.output for one in some.replies] for some in done] == [[(i, 0), (i, 1)] for i in range(7)]
 
 
-def test_a_temperature_replaces_that_of_every_request() -> None:
-    sender = Clients()
-    asyncio.run(closed_loop(sender, [unit(1)], 1, asking(temperature=0.7)))
-    assert [body["sampling_params"] for body in sender.bodies] == [{"temperature": 0.7}] * 2
-    asyncio.run(closed_loop(sender, [unit(1)], 1, asking()))
-    assert sender.bodies[-1]["sampling_params"] == {}
-
-
 def test_questions_go_through_the_chain_as_token_ids(tmp_path: Path) -> None:
     paths = create_all(DATABASES, tmp_path)
     databases = {database: paths[database.name] for database in DATABASES}
@@ -75,14 +67,6 @@ def test_questions_go_through_the_chain_as_token_ids(tmp_path: Path) -> None:
     # The stages are link, write and check, and the SQL that was written is the gold SQL.
     assert done[0].outcome == "correct" and len(done[0].replies) >= 3
     assert all(set(body) == {"input_ids", "sampling_params"} for body in sender.bodies)
-
-
-def test_turns_of_a_cell_are_its_units_with_enough_for_every_client() -> None:
-    units = tuple(unit(i) for i in range(21))
-    for clients, max_turns, sizes in ((1, 4, [5, 5, 6, 5]), (1, 99, [2] * 9 + [3]), (8, 8, [21]), (4, 8, [10, 11])):
-        turns = Cell("task", "cold", clients, 0, (), units, 0, max_turns).turns
-        assert tuple(one for turn in turns for one in turn) == units
-        assert sorted(map(len, turns)) == sorted(sizes)
 
 
 def test_cells_come_pass_by_pass_with_work_for_every_client() -> None:
@@ -140,12 +124,6 @@ def test_forced_answers_are_counted_where_they_came_back() -> None:
     assert exact_answers(units, replies) == 0.5
     assert exact_answers(units[1:], replies[1:]) is None
     assert exact_answers(units, [[reply(output="text")] * 2, replies[1]]) is None
-
-
-def test_digests_tell_any_difference() -> None:
-    outputs = [[(1, 2), (3,)], [(4,)]]
-    assert digest(outputs) == digest([[(1, 2), (3,)], [(4,)]])
-    assert len({digest(some) for some in (outputs, [[(1, 2), (3,), (4,)]], [[(1, 2), (3,)], [(5,)]], [])}) == 4
 
 
 def test_a_stream_tells_what_its_last_event_says() -> None:

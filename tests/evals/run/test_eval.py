@@ -88,14 +88,6 @@ def test_servers_are_asked_in_turns_and_every_record_tells_what_it_depends_on(
     assert main([*words, "--resume", "--seed", "1"]) == 2
 
 
-def test_tasks_of_a_kind_share_the_servers_of_a_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    servers = StandIns(monkeypatch)
-    assert main([*WORDS[:2], "text_to_sql", *WORDS[2:]]) == 0
-    assert sorted(servers.started) == sorted((name, False, n) for name in ("none", "suffix") for n in (0, 1))
-    tasks = [key[0] for name, key in servers.asked if name == "none"]
-    assert tasks == ["open_chat"] * 4 + ["text_to_sql"] * 4 + ["open_chat"] * 4 + ["text_to_sql"] * 4
-
-
 def test_a_server_that_fails_is_recorded_and_measured_again_on_resuming(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,18 +105,6 @@ def test_a_server_that_fails_is_recorded_and_measured_again_on_resuming(
     assert servers.asked[asked:] == [("suffix", ("open_chat", "warm", n, 0)) for n in (1, 2)]
     assert not any(one.get("error") for one in json.loads(out.read_text())["records"])
     assert "suffix failed" in capsys.readouterr().err
-
-
-def test_controllers_that_decide_by_a_profile_need_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["eval", "open_chat", "--repeat", "1", "--concurrency", "1", "--requests", "2", "--passes", "cold"]
-    words += ["--system", "smartspec", "--system", "roofline"]
-    assert main(words) == 2 and "agentspec profile" in capsys.readouterr().err
-    servers = StandIns(monkeypatch)
-    assert main([*words, "--profile", str(tmp_path / "profile.json")]) == 0
-    assert servers.systems["roofline"].variables["AGENTSPEC_PROFILE"] == str(tmp_path / "profile.json")
-    assert "AGENTSPEC_PROFILE" not in servers.systems["smartspec"].variables
 
 
 def test_no_server_learns_from_another_through_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from agentspec.evals.run.cells import Cell
 from agentspec.evals.run.file import missing, read_records, write_records
 from agentspec.evals.run.records import compared, failed_record, record_of
 from agentspec.evals.run.runner import EVALUATED
-from agentspec.evals.run.table import summaries, table
+from agentspec.evals.run.table import table
 
 
 def cell(pass_name: str = "cold", concurrency: int = 2, repeat: int = 0) -> Cell:
@@ -58,25 +57,6 @@ def test_figures_of_a_cell() -> None:
     assert record("eagle3", cell())["drafter_step_share"] == 1.0
     # A plain decode step is a step of width one.
     assert record("none", cell())["accept_length"] == 1.0
-
-
-def test_time_of_a_question_outside_the_model() -> None:
-    # Calls of 2, 2 and 0.1 s within two questions of 2.5 s each.
-    found = record("suffix", cell(), task_seconds=(2.5, 2.5))
-    assert found["task_seconds_mean"] == 2.5 and found["outside_share"] == pytest.approx(0.18)
-    assert record("suffix", cell())["outside_share"] is None
-
-
-def test_what_agentspec_counts_itself_is_taken_from_it() -> None:
-    counts = {
-        "steps": 10, "drafter_steps": 4, "drafted_tokens": 50, "accepted_tokens": 20, "drafting_seconds": 1.0,
-        "verify_seconds": 2.0, "timed_steps": 5,
-    }  # fmt: skip
-    found = record("hybrid", cell(), **counts)
-    assert found["acceptance_rate"] == 0.4 and found["drafter_step_share"] == 0.4
-    # Ten steps take twice the seconds of the five that were timed.
-    assert found["draft_share"] == 0.2
-    assert record("suffix", cell(), **counts)["drafter_step_share"] == 0.0
 
 
 def test_records_are_compared_within_their_cell() -> None:
@@ -133,28 +113,8 @@ def measured() -> list[dict[str, Any]]:
     return compared(records)
 
 
-def test_summaries_are_medians_over_repeats() -> None:
-    found = {(row.pass_name, row.concurrency, row.system): row for row in summaries(measured())}
-    suffix = found["cold", 2, "suffix"]
-    # The speedups are 4/1, 4/2 and 8/2, each over plain decoding in the same repeat.
-    assert suffix.median("speedup_over_none") == 4.0
-    assert suffix.median("tokens_per_second") == 11.0 and suffix.spread == 1.0
-    assert suffix.identical == "identical"
-    assert found["cold", 2, "hybrid"].error and not found["cold", 2, "hybrid"].records
-
-
 def test_a_table_tells_each_failure_once() -> None:
     text = table(measured())
     assert text.count("hybrid failed: a | b") == 1
     assert sum(line.startswith(("cold", "warm")) for line in text.splitlines()) == 9
     assert table([]) == "no records"
-
-
-def test_the_file_is_whole_json_with_a_record_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "out.json"
-    records = measured()
-    write_records(path, records, {"seed": 0})
-    content = json.loads(path.read_text())
-    assert content["records"] == json.loads(json.dumps(records)) and content["settings"] == {"seed": 0}
-    assert len(path.read_text().splitlines()) == len(records) + 3
-    assert [file.name for file in tmp_path.iterdir()] == ["out.json"]

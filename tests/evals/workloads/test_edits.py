@@ -42,13 +42,6 @@ def test_a_parameter_is_renamed_wherever_its_name_stands() -> None:
     assert first.source in first.request
 
 
-def test_an_edit_may_be_asked_for_without_showing_the_function() -> None:
-    first = next(edits_of(FILE))
-    assert "`amount` of the function `priced` to `given_amount`" in first.short_request
-    assert BODY not in first.short_request
-    assert first.answer == f"```python\n{first.edited}\n```"
-
-
 @pytest.mark.parametrize("task", FORCED_EDITS, ids=lambda task: task.name)
 def test_a_forced_edit_brings_its_answer_and_perhaps_the_function(task: Task, tmp_path: Path) -> None:
     sources(tmp_path)

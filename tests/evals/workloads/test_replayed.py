@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentspec.analysis.replay import load_tokenizer
 from agentspec.errors import ConfigError
-from agentspec.evals.clients.replay_requests import ReplayRequest, from_first_calls
+from agentspec.evals.clients.replay_requests import ReplayRequest
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads import TASKS
-from agentspec.evals.workloads.replayed import conversations, log_task, replay_task, with_earlier_stages
+from agentspec.evals.workloads.replayed import conversations, log_task, replay_task
 from agentspec.evals.workloads.task import Conversation, TaskInputs
 
 
@@ -33,28 +32,6 @@ def test_conversations_are_sessions_from_their_first_call_and_carry_answers() ->
     assert [call.answer for call in first.calls] == [(7, 8, i) for i in range(3)]
     params = first.calls[0].body["sampling_params"]
     assert params["custom_params"] == {"agentspec": {"replay": {"ids": [7, 8, 0]}}}
-
-
-def test_sessions_end_where_prompts_would_lose_their_beginning() -> None:
-    requests = [request("a1", i, [i], [7, 8], cut=max(0, i - 1)) for i in range(4)]
-    # Where even the first prompt is too long, there is nothing to continue.
-    requests += [request("b1", i, [10 + i], [7, 8], cut=5 + i) for i in range(3)]
-    found = conversations(requests, 9)
-    assert [len(found[task][0].calls) for task in "ab"] == [2, 3]
-    assert [call.prompt_tokens_cut for call in found["b"][0].calls] == [5, 6, 7]
-    assert [len(some) for some in from_first_calls(requests, 9).values()] == [2, 0]
-
-
-def test_stages_get_prompts_that_no_two_sessions_share() -> None:
-    tokenizer = load_tokenizer(MODEL_FOLDER / "tokenizer.json")
-    stages = [request(session, i, [3, i], [10, 11 + i]) for session in ("a1", "b2") for i in range(3)]
-    found = with_earlier_stages(stages, tokenizer, 1000)
-    assert len({tuple(one.input_ids.tolist()) for one in found}) == 6
-    named = tokenizer.encode("a1\n").tolist()
-    assert found[2].input_ids.tolist() == [*named, 3, 0, 10, 11, 3, 1, 10, 12, 3, 2]
-    short = with_earlier_stages(stages, tokenizer, 4)
-    assert short[2].input_ids.tolist() == [10, 12, 3, 2]
-    assert short[2].prompt_tokens_cut == len(found[2].input_ids) - 4
 
 
 def test_a_replay_task_reads_its_trace(tmp_path: Path) -> None:

@@ -6,13 +6,9 @@ import random
 from itertools import count
 from typing import Any
 
-import pytest
 from every import every
 
-from agentspec.errors import ConfigError
-from agentspec.evals.text_to_sql import MODEL_FOLDER
-from agentspec.evals.workloads import TASKS
-from agentspec.evals.workloads.task import Conversation, EndlessPool, FixedCall, SessionPool, TaskInputs
+from agentspec.evals.workloads.task import Conversation, EndlessPool, FixedCall, SessionPool
 
 
 def call(*prompt: int) -> FixedCall:
@@ -70,14 +66,6 @@ def test_draws_repeat_only_when_everything_was_drawn() -> None:
     assert prompts(again.draw(1, 1)) == prompts(first)
 
 
-def test_too_many_clients_are_refused() -> None:
-    pool = SessionPool(conversations(random.Random(0), 4, 1), learnt_share=0.2, learnt_calls=1, seed=0, name="trace")
-    with pytest.raises(ConfigError, match="trace must have 9 sessions.*there are 3"):
-        pool.draw(1, 9)
-    with pytest.raises(ConfigError, match="two tasks"):
-        SessionPool({"a": []}, learnt_share=0.2, learnt_calls=1, seed=0, name="trace")
-
-
 def test_endless_work_keeps_what_is_learnt_apart() -> None:
     units = (Conversation(str(i), (call(i),)) for i in count())
     pool = EndlessPool(units, 2, 8)
@@ -85,13 +73,3 @@ def test_endless_work_keeps_what_is_learnt_apart() -> None:
     assert len(pool.learnt) == 4 and [len(some) for some in drawn] == [5, 5, 5]
     everything = prompts(pool.learnt) + [prompt for some in drawn for prompt in some]
     assert len(set(everything)) == len(everything)
-
-
-def test_open_answers_do_not_end_together() -> None:
-    def lengths() -> list[int]:
-        units = TASKS["open_chat"].pool(TaskInputs(model=MODEL_FOLDER)).draw(20, 1)
-        calls = [call for unit in units if isinstance(unit, Conversation) for call in unit.calls]
-        return [call.body["sampling_params"]["max_new_tokens"] for call in calls]
-
-    found = lengths()
-    assert len(set(found)) > 5 and found == lengths()

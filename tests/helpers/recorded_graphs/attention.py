@@ -69,12 +69,7 @@ class RecordedAttention(IntelAMXAttnBackend):  # type: ignore[misc]
             raise NotImplementedError(f"graphs are for verify steps and draft-extends, got {mode.name}")
         if in_capture:
             self.forward_metadata = (self._scratch[: rows * width], width)
-            self.extend_metadata = (
-                self._lengths[:rows],
-                self._extend_lengths[:rows],
-                self._extend_starts[:rows],
-                mask,
-            )
+            self.extend_metadata = (self._lengths[:rows], self._extend_lengths[:rows], self._extend_starts[:rows], mask)
 
     def _filled_mask(self, given: Tensor | None, cells: int) -> Tensor:
         assert self._verify_mask is not None, "only a target verifies"

@@ -11,11 +11,7 @@ import pytest
 
 from agentspec.integrations.servers.server import Server
 
-pytestmark = [
-    pytest.mark.sglang,
-    pytest.mark.server,
-    pytest.mark.xdist_group("emulated device"),
-]
+pytestmark = [pytest.mark.sglang, pytest.mark.server, pytest.mark.xdist_group("emulated device")]
 
 MODEL = Path(__file__).resolve().parents[3] / "evals" / "models" / "tiny-sql"
 REPEATED = [20 + (7 * place) % 900 for place in range(40)]
@@ -114,11 +110,7 @@ def test_it_has_the_defaults_of_a_gpu_that_captures_graphs(server: Server) -> No
     assert state["control"]["widths_captured"] == [1, 2, 4, 8, 16, 32, 64]
     assert [
         (tier["width"], tier["most_rows"] * tier["width"] <= 2048) for tier in state["graphs"] if tier["width"] > 8
-    ] == [
-        (16, True),
-        (32, True),
-        (64, True),
-    ]
+    ] == [(16, True), (32, True), (64, True)]
 
 
 def test_requests_without_an_answer_are_refused(server: Server) -> None:

@@ -34,11 +34,7 @@ DRAFTERS = {name: PARITY_SYSTEMS[name] for name in ("suffix", "eagle3", "standal
 
 def _server(folder: Path, algorithm: str, *arguments: str, **variables: str) -> Server:
     return Server(
-        MODEL,
-        algorithm,
-        log=folder / f"{algorithm}.log",
-        arguments=(*ARGUMENTS, *arguments),
-        environment=variables,
+        MODEL, algorithm, log=folder / f"{algorithm}.log", arguments=(*ARGUMENTS, *arguments), environment=variables
     )
 
 

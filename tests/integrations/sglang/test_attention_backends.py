@@ -135,13 +135,7 @@ def test_obstacles_name_the_backend_and_the_remedy(backend: str | None, said: st
 
 @pytest.mark.parametrize(
     ("backend", "expected"),
-    [
-        ("triton", 9 * 1000 + 32 * 64),
-        ("flashinfer", 5 * 1000),
-        ("fa3", 0),
-        ("flashmla", 9 * 1000),
-        (None, 9 * 1000),
-    ],
+    [("triton", 9 * 1000 + 32 * 64), ("flashinfer", 5 * 1000), ("fa3", 0), ("flashmla", 9 * 1000), (None, 9 * 1000)],
 )
 def test_what_graphs_keep_for_a_token_depends_on_the_backend(backend: str | None, expected: int) -> None:
     found = attention_backends.graph_bytes_per_token(arguments(backend), context_length=1000, hidden_size=64)

@@ -36,13 +36,13 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     key = ProfileKey(model=MODEL.name, device=processor(), engine=f"sglang {version('sglang')}", graphs="none")
     measured = MeasuredRange(batch_sizes=(1, 16), context_lengths=(1, 512), widths=(1, 16))
     found = Profile(key=key, target=BIASED, measured=measured, widths=(1, 2, 4, 8, 16))
-    found = replace(found, peak_flops=4e12, peak_bandwidth=1e11, hidden_size=256, lengths=((1, 7), (4, 3)))
+    found = replace(found, peak_flops=4e12, peak_bandwidth=1e11, hidden_size=256)
     path = tmp_path_factory.mktemp("profile") / "profile.json"
     found.save(path)
     return path
 
 
-@pytest.mark.parametrize("baseline", ["smartspec:length_model=tree,window=20", "batch-table", "roofline"])
+@pytest.mark.parametrize("baseline", ["smartspec:length_model=tree,window=20", "roofline"])
 def test_answers_are_those_of_plain_decoding(
     baseline: str, profile: Path, short_reference: Reference, tmp_path: Path
 ) -> None:
@@ -58,8 +58,6 @@ def test_answers_are_those_of_plain_decoding(
     assert controller == baseline.partition(":")[0]
     drafted = {int(width): steps for width, steps in found["widths"].items() if int(width) > 1}
     assert sum(drafted.values()) > 20
-    if controller == "batch-table":
-        assert found["table"] == "1:7 4:3" and max(drafted) <= 8
     if controller == "roofline":
         # 1 / (1e11 / 4e12 - 2 / 256) tokens over at most 16 rows.
         assert found["free_tokens"] == pytest.approx(58.2, abs=0.1)
@@ -87,15 +85,6 @@ def test_a_cold_server_drafts_for_one_client_what_its_answer_copies_from_the_pro
     assert state["counters"]["verify_steps"] < novel + copied / 4, state["control"]
 
 
-def test_a_number_as_tau_takes_one_draft_or_the_other(short_reference: Reference, tmp_path: Path) -> None:
-    with parity_server(Variant(system="eagle3-tau"), tmp_path / "server.log") as server:
-        assert_parity(server, short_reference)
-        state = server.agentspec_state()
-    assert state is not None
-    by_source = state["counters"]["by_source"]["drafted_tokens"]
-    assert by_source["model"] > 0 and sum(by_source.values()) > by_source["model"]
-
-
 def test_a_restarted_server_knows_its_step_times(tmp_path: Path) -> None:
     def server(name: str) -> Server:
         return Server(
@@ -103,10 +92,7 @@ def test_a_restarted_server_knows_its_step_times(tmp_path: Path) -> None:
             "AGENTSPEC",
             log=tmp_path / f"{name}.log",
             arguments=(*ARGUMENTS, "--speculative-draft-model-path", str(EAGLE3_FOLDER)),
-            environment={
-                "AGENTSPEC_STORE": f"sqlite:///{tmp_path}/store.sqlite3",
-                "AGENTSPEC_KEEP_STEP_TIMES": "true",
-            },
+            environment={"AGENTSPEC_STORE": f"sqlite:///{tmp_path}/store.sqlite3", "AGENTSPEC_KEEP_STEP_TIMES": "true"},
         )
 
     prompts = [{"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": 96, "ignore_eos": True}}

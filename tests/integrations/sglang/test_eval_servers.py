@@ -26,11 +26,7 @@ def inputs(databases: dict[Any, Path]) -> TaskInputs:
 
 
 def asking(inputs: TaskInputs) -> Asking:
-    return Asking(
-        databases=inputs.databases,
-        encode=chat_encoder(MODEL_FOLDER),
-        is_replay=False,
-    )
+    return Asking(databases=inputs.databases, encode=chat_encoder(MODEL_FOLDER), is_replay=False)
 
 
 def test_cells_give_the_same_answers_on_both_servers(plain: Server, agentspec: Server, inputs: TaskInputs) -> None:

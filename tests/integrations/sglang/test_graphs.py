@@ -1,4 +1,4 @@
-"""Decode graphs: replays compute the right logits, faults of graphs are noticed, and a server's steps vary in width.
+"""Decode graphs: replays compute the right logits, and a server's steps vary in width.
 
 Real SGLang captures, chooses and replays its graphs here, on a CPU and without CUDA; see tests/helpers/recorded_graphs.
 """
@@ -9,12 +9,11 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import recorded_graphs
 from server_requests import ARGUMENTS, MODEL, assert_same, chat_prompts, generate, tokens_of
@@ -26,13 +25,8 @@ from agentspec.integrations.sglang_cpu import environment
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server]
 
-torch = pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
-from recorded_graphs.recording import NO_TOKEN, CaptureError, Recording, record
-
 # The default widths of a server that captures graphs.
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
-# If a replay reads a wrong tensor, logits differ by more than this. Rounding causes smaller differences.
-NOTICED = 1e-2
 
 
 class Graphs:
@@ -63,10 +57,7 @@ def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[Server]
             *("--cuda-graph-bs-decode", "1", "3", "8"),
             *arguments,
         ),
-        environment={
-            "PYTHONPATH": os.pathsep.join(path),
-            **variables,
-        },
+        environment={"PYTHONPATH": os.pathsep.join(path), **variables},
     )
     with server:
         yield server
@@ -100,34 +91,9 @@ def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("when", ["every width", "every width again"])
-def test_a_replay_computes_what_a_forward_without_graphs_does(graphs: Graphs, when: str) -> None:
-    """It is checked before and after the faults below, so that faults are known to leave nothing behind."""
-    found = graphs.checks[when]
-    assert len(found) == 3 * len(WIDTHS)
-    assert {name for name, difference in found.items() if difference > 1e-4} == set()
-
-
-@pytest.mark.parametrize(
-    ("fault", "told"),
-    [
-        ("an input's buffer is replaced", None),
-        ("the mask's buffer is replaced", None),
-        ("a weight is replaced", None),
-        ("rows of another width", "no graph was replayed"),
-        ("rows of another width, unasked", "must match the size"),
-        ("a tier is missing", "KeyError: 4"),
-        ("an attention backend of another width", "Error"),
-        ("an attention backend is set up again", None),
-        ("a capture reads a tensor", "was called in a capture"),
-    ],
-)
-def test_a_fault_around_graphs_is_noticed(graphs: Graphs, fault: str, told: str | None) -> None:
-    found = graphs.checks[fault]
-    if told is None:
-        assert found > NOTICED
-    else:
-        assert told in found
+def test_a_replay_computes_what_a_forward_without_graphs_does(graphs: Graphs) -> None:
+    assert len(graphs.checks) == 3 * len(WIDTHS)
+    assert {name for name, difference in graphs.checks.items() if difference > 1e-4} == set()
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 5])
@@ -204,105 +170,3 @@ def test_wide_steps_have_graphs_for_few_rows(plain: Server, bounded: Server) -> 
     }
     assert sizes and all(width * size <= 100 for width, size in sizes)
     assert recorded_graphs.EAGER not in served(bounded)
-
-
-def test_a_replay_runs_the_same_operations_on_the_same_tensors() -> None:
-    given, kept = torch.arange(6.0), torch.zeros(6)
-
-    def compute() -> Any:
-        view = given.view(2, 3)
-        kept.add_(given)
-        return {"sums": view.sum(1), "rows": [view.t() * 2]}
-
-    recorded, output = record(compute)
-    given.copy_(torch.full((6,), 3.0))
-    recorded.replay()
-    assert output["sums"].tolist() == [9.0, 9.0]
-    assert output["rows"][0].tolist() == [[6.0, 6.0]] * 3
-    assert kept.tolist() == [3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
-
-
-def test_what_python_decided_or_replaced_is_not_seen() -> None:
-    held = {"given": torch.ones(2), "factor": 2}
-    recorded, output = record(lambda: held["given"] * held["factor"])
-    held["given"], held["factor"] = torch.full((2,), 7.0), 5
-    recorded.replay()
-    assert output.tolist() == [2.0, 2.0]
-
-
-def test_memory_that_a_capture_fills_is_filled_by_each_replay() -> None:
-    def count() -> Any:
-        counts = torch.zeros(2)
-        counts.add_(1)
-        return counts
-
-    recorded, output = record(count)
-    recorded.replay()
-    recorded.replay()
-    assert output.tolist() == [1.0, 1.0]
-
-
-def test_another_replay_overwrites_outputs() -> None:
-    first, floats = record(lambda: torch.ones(2) * 2)
-    second, integers = record(lambda: torch.arange(3) + 1)
-    first.replay()
-    assert floats.tolist() == [2.0, 2.0]
-    assert integers.tolist() == [NO_TOKEN] * 3
-    second.replay()
-    assert integers.tolist() == [1, 2, 3]
-    assert torch.isnan(floats).all()
-
-
-def test_memory_from_outside_is_not_overwritten() -> None:
-    shared = torch.zeros(2)
-    recorded, output = record(lambda: shared.fill_(4))
-    recorded.replay()
-    record(lambda: torch.ones(2) + 1)[0].replay()
-    assert output.tolist() == [4.0, 4.0]
-
-
-READS: dict[str, Callable[[Any], Any]] = {
-    "item": lambda x: x.sum().item(),
-    "tolist": lambda x: x.tolist(),
-    "bool": lambda x: bool(x.sum() > 1),
-    "int": lambda x: int(x[0]),
-    "numpy": lambda x: x.numpy(),
-    "asarray": lambda x: np.asarray(x),
-    "cpu": lambda x: x.cpu(),
-    "nonzero": lambda x: x.nonzero(),
-    "where": lambda x: torch.where(x > 1),
-    "mask": lambda x: x[x > 1],
-    "masked_select": lambda x: x.masked_select(x > 1),
-    "equal": lambda x: torch.equal(x, x),
-    "unique": lambda x: x.unique(),
-    "repeat_interleave": lambda x: torch.arange(4).repeat_interleave(x),
-    "range": lambda x: range(x[1]),
-}
-
-
-@pytest.mark.parametrize("read", READS)
-def test_a_capture_refuses_what_cuda_refuses(read: str) -> None:
-    given = torch.arange(4)
-    with pytest.raises(CaptureError, match="in a capture"):
-        record(lambda: READS[read](given))
-
-
-def test_a_capture_takes_what_cuda_takes() -> None:
-    given = torch.arange(4)
-
-    def compute() -> Any:
-        written = given.clone()
-        written[given > 1] = 9
-        return (
-            written,
-            torch.where(given > 1, given, 0),
-            given.repeat_interleave(torch.tensor([1, 1, 1, 1]), output_size=4),
-        )
-
-    recorded, (written, chosen, repeated) = record(compute)
-    given.add_(1)
-    recorded.replay()
-    assert isinstance(recorded, Recording) and len(recorded) > 3
-    assert written.tolist() == [1, 9, 9, 9]
-    assert chosen.tolist() == [0, 2, 3, 4]
-    assert repeated.tolist() == [1, 2, 3, 4]

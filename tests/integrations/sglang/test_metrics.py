@@ -23,10 +23,7 @@ def test_totals_and_the_split_by_source() -> None:
     assert snapshot["drafted_tokens"] == 7
     assert snapshot["drafting_seconds"] == 0.25
     assert snapshot["accepted_tokens"] == 0
-    assert snapshot["by_source"] == {
-        "drafted_tokens": {"request": 5, "global": 2},
-        "drafting_seconds": {"all": 0.25},
-    }
+    assert snapshot["by_source"] == {"drafted_tokens": {"request": 5, "global": 2}, "drafting_seconds": {"all": 0.25}}
 
 
 def test_what_was_counted_before_export_is_exported() -> None:

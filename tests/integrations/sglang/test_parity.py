@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from server_parity import ALL_GPU_WAYS, GPU_WAYS, Reference, assert_parity, assert_survives_aborts
@@ -17,6 +18,13 @@ from agentspec.integrations.servers.server import Server
 pytestmark = [pytest.mark.sglang, pytest.mark.server]
 
 
+def counters(server: Server) -> dict[str, Any]:
+    state = server.agentspec_state()
+    assert state is not None
+    found: dict[str, Any] = state["counters"]
+    return found
+
+
 def test_the_session_s_servers_overlap_scheduling_and_forwards(plain: Server, agentspec: Server) -> None:
     for server in (plain, agentspec):
         assert server.get("/server_info")["disable_overlap_schedule"] is False
@@ -24,15 +32,14 @@ def test_the_session_s_servers_overlap_scheduling_and_forwards(plain: Server, ag
 
 def test_answers_are_those_of_plain_decoding(agentspec: Server, reference: Reference) -> None:
     assert_parity(agentspec, reference)
-    state = agentspec.agentspec_state()
-    assert state is not None and state["counters"]["draft_errors"] == 0
+    assert counters(agentspec)["draft_errors"] == 0
 
 
 def test_nothing_hangs_where_clients_abort(agentspec: Server, reference: Reference) -> None:
     assert_survives_aborts(agentspec, reference, 150)
 
 
-@pytest.fixture(scope="module", params=["suffix", "eagle3"])
+@pytest.fixture(scope="module", params=["suffix", "eagle3-tau"])
 def in_turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server without overlap that retracts requests from time to time."""
     variant = Variant(system=request.param, overlap=False, retract_every=11)
@@ -44,6 +51,9 @@ def in_turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_answers_without_the_overlap_schedule(in_turn: Server, short_reference: Reference) -> None:
     assert_parity(in_turn, short_reference)
     assert num_retractions(in_turn) >= 3
+    by_source = counters(in_turn)["by_source"]["drafted_tokens"]
+    # A number as tau takes one draft or the other.
+    assert sum(by_source.values()) > by_source.get("model", 0) and by_source.get("model", 1) > 0
 
 
 def test_chains_over_pages(short_reference: Reference, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def _replaying(folder: Path, drafter: str, **options: str) -> Server:
     return Server(MODEL, "AGENTSPEC", log=folder / "log", arguments=arguments, environment=variables, **options)
 
 
-@pytest.fixture(scope="module", params=["suffix", "eagle3", pytest.param("old", marks=pytest.mark.other_release)])
+@pytest.fixture(scope="module", params=["eagle3", pytest.param("old", marks=pytest.mark.other_release)])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp(f"predictions-{request.param}")
     options = {"python": str(OLD_SGLANG)} if request.param == "old" else {}

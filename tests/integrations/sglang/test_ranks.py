@@ -14,7 +14,7 @@ from agentspec.integrations.servers.server import Server
 pytestmark = [pytest.mark.sglang, pytest.mark.server]
 
 
-@pytest.fixture(scope="module", params=["suffix", "eagle3", "standalone"])
+@pytest.fixture(scope="module", params=["suffix", "eagle3"])
 def ranked(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Variant, Server, Path]]:

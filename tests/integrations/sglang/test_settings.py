@@ -368,7 +368,8 @@ def test_there_are_at_most_30_settings_and_12_flags() -> None:
 
 
 def test_the_core_loads_no_engine() -> None:
-    code = f"import sys, {setting_sources.__name__}; print({{'torch', 'sglang', 'redis', 'scipy'}} & set(sys.modules))"
+    modules = f"{setting_sources.__name__}, agentspec.store, agentspec.integrations.sglang.plugin"
+    code = f"import sys, {modules}; print({{'torch', 'sglang', 'redis', 'scipy'}} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "set()\n"
 

@@ -108,12 +108,6 @@ def test_attention_is_told_of_rows_of_their_own_lengths(runner, mask):
         assert len(trees) == 3 * WIDTH**2 and trees.nonzero().flatten().tolist() == [4, 16 + 14]
 
 
-def test_blocks_of_the_mask_are_as_wide_as_the_widest_row(runner):
-    runner.forward(forward_batch(num_nodes=[3, 2, 1]))
-    _, lens, _, trees = runner.metadata
-    assert lens.tolist() == [3, 2, 1] and len(trees) == 3 * 3**2 and trees.nonzero().flatten().tolist() == [3]
-
-
 @pytest.mark.parametrize(
     "whole", [{"num_nodes": [WIDTH] * 3}, {"num_nodes": None}, {"verifies": False}, {"ready": True}], ids=str
 )
@@ -130,14 +124,6 @@ def test_a_forward_that_fails_leaves_its_batch_as_it_was(runner):
     with pytest.raises(RuntimeError, match="fails"):
         runner.forward(batch)
     assert [len(batch.input_ids), len(batch.positions), len(batch.out_cache_loc)] == [12] * 3
-
-
-def test_nodes_that_do_not_come_first_are_not_taken_for_padding(runner):
-    batch = forward_batch()
-    # The row's second node is padding, and its third is a child of the root.
-    batch.spec_info.retrieve_next_token[0, 0] = 2
-    runner.forward(batch)
-    assert len(runner.seen[0]) == 12 and runner.padding_skipped == 0
 
 
 def test_who_drafts_can_ask_for_padding(runner):

@@ -15,11 +15,8 @@ from agentspec.errors import StoreUnavailableError
 from agentspec.evals.micro.store.redis_server import RedisServer
 from agentspec.integrations.servers.server import free_port
 from agentspec.store import Store, open_store
-from agentspec.store.redis.keys import RedisKeys
 
 pytestmark = pytest.mark.redis
-
-KEYS = RedisKeys(SCOPE)
 
 
 @pytest.fixture
@@ -127,16 +124,6 @@ def test_turned_into_a_read_only_replica_and_back(server: RedisServer) -> None:
         server.command("REPLICAOF", "127.0.0.1", free_port())
         case.fails()
         server.command("REPLICAOF", "NO", "ONE")
-        case.recovers()
-
-
-def test_a_permission_taken_and_given_back(server: RedisServer) -> None:
-    server.command("ACL", "SETUSER", "drafter", "on", ">of-a-test", "~*", "+@all")
-    with FaultCase(opens(f"redis://drafter:of-a-test@127.0.0.1:{server.port}"), opens(server.url)) as case:
-        server.command("ACL", "SETUSER", "drafter", "-xadd", "-xrange")
-        case.fails()
-        case.fails("follower")
-        server.command("ACL", "SETUSER", "drafter", "+@all")
         case.recovers()
 
 

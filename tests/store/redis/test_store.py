@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from store_case import SCOPE, A, B, C, data, drain
-from tcp_proxy import Proxy
 
 from agentspec.errors import StoreError, StoreResetError, StoreUnavailableError
 from agentspec.evals.micro.store.redis_server import RedisServer
@@ -93,28 +92,6 @@ def test_something_else_under_a_key_is_named_when_opening(redis_server: RedisSer
     assert key in str(caught.value)
 
 
-def test_garbage_under_a_log_s_key_hides_that_log_only(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redis_reader, "BROKEN_SECONDS", 0.0)
-    store = open_store(redis_server.url, SCOPE)
-    reader = store.reader()
-    redis_server.command("SET", KEYS.log(A), "garbage")
-    with pytest.raises(StoreError, match=r"something else.*log:a{32}"):
-        store.append([(A, b"1"), (B, b"1"), (CONTROL, b"c")])
-    store.append([(B, b"2")])
-    assert sorted(data(drain(reader))) == [b"1", b"2", b"c"]
-    assert list(reader.broken) == [A]
-    assert "WRONGTYPE" in reader.broken[A]
-    assert {info.namespace: info.num_entries for info in store.namespaces()} == {A: 0, B: 2}
-    redis_server.command("DEL", KEYS.log(A))
-    store.append([(A, b"3")])
-    assert data(drain(reader)) == [b"3"]
-    assert reader.broken == {}
-    reader.close()
-    store.close()
-
-
 def test_garbage_in_the_keys_about_others_is_passed_over(redis_server: RedisServer) -> None:
     store = open_store(redis_server.url, SCOPE)
     reader = store.reader()
@@ -184,40 +161,6 @@ def test_a_waiting_reader_outlasts_the_time_out_of_its_connection(redis_server: 
     store.close()
 
 
-def test_a_server_that_kept_its_contents_goes_on_where_it_was(tmp_path: Path) -> None:
-    with RedisServer(tmp_path, "--appendonly", "yes", "--appendfsync", "always") as server:
-        store = open_store(server.url, SCOPE)
-        reader = store.reader()
-        store.append([(A, b"1")])
-        assert data(drain(reader)) == [b"1"]
-        server.kill()
-        with pytest.raises(StoreUnavailableError):
-            store.append([(A, b"lost")])
-        with pytest.raises(StoreUnavailableError):
-            reader.read(0)
-        server.start()
-        store.append([(A, b"2")])
-        assert data(drain(reader)) == [b"2"]
-        assert data(store.scan(A)) == [b"1", b"2"]
-        reader.close()
-        store.close()
-
-
-def test_a_server_that_came_back_empty_is_a_loss(own: RedisServer) -> None:
-    store = open_store(own.url, SCOPE)
-    reader = store.reader()
-    store.append([(A, b"1")])
-    drain(reader)
-    own.kill()
-    own.start()
-    store.append([(A, b"2")])
-    with pytest.raises(StoreResetError):
-        reader.read(0)
-    assert data(drain(reader)) == [b"2"]
-    reader.close()
-    store.close()
-
-
 def test_a_server_that_came_back_older_is_a_loss(own: RedisServer) -> None:
     store = open_store(own.url, SCOPE)
     reader = store.reader()
@@ -272,36 +215,6 @@ def test_readers_that_missed_news_miss_no_entries(redis_server: RedisServer, mon
     reader.close()
     early.close()
     store.close()
-
-
-def test_an_answer_that_is_lost_costs_at_most_a_repetition(redis_server: RedisServer) -> None:
-    with Proxy(redis_server.port) as proxy:
-        store = open_store(f"redis://127.0.0.1:{proxy.port}", SCOPE)
-        reader = store.reader()
-        appended = []
-        for number in range(20):
-            proxy.lose_answers = number % 3
-            for _ in range(4):
-                try:
-                    store.append([(A, b"%d" % number), (B, b"%d" % number)])
-                    break
-                except StoreUnavailableError:
-                    continue
-            proxy.lose_answers = 0
-            appended.append(b"%d" % number)
-        found = []
-        proxy.lose_answers = 1
-        with pytest.raises(StoreUnavailableError):
-            while True:
-                found += reader.read(0, max_bytes=20)
-        found += drain(reader)
-        for namespace in (A, B):
-            numbers = data(found, namespace)
-            assert list(dict.fromkeys(numbers)) == appended
-            assert len(numbers) == sum(1 + number % 3 for number in range(20))
-        assert data(found, A) == data(store.scan(A))
-        reader.close()
-        store.close()
 
 
 def test_only_what_is_being_written_has_a_time_to_live(redis_server: RedisServer) -> None:

@@ -8,16 +8,6 @@ from agentspec.store.replication.coverage import Coverage
 from agentspec.store.replication.tombstones import SeenIds
 
 
-def test_it_stops_before_the_first_unsealed_output() -> None:
-    coverage = Coverage()
-    for number in range(5):
-        coverage.read("a", f"p{number}", number)
-    assert coverage.advance("a", {0, 3}) == ""
-    assert coverage.advance("a", {3}) == "p2"
-    assert coverage.advance("a", {3, 4}) == "p2"
-    assert coverage.advance("a", ()) == "p4"
-
-
 def test_it_goes_on_from_a_loaded_snapshot() -> None:
     coverage = Coverage()
     coverage.start("a", "p7")

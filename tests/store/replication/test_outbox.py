@@ -17,18 +17,6 @@ def ids(outputs: list[FinishedOutput]) -> list[int]:
     return [item.output_id for item in outputs]
 
 
-def test_oldest_are_dropped_and_counted() -> None:
-    outbox = Outbox(max_tokens=35)
-    for number in range(5):
-        outbox.put(output(number))
-    assert (outbox.num_dropped, outbox.waiting_tokens) == (2, 30)
-    assert ids(outbox.take(10, 1000, 0.0)) == [2, 3, 4]
-    # Outputs that are taken are not delivered yet.
-    assert (len(outbox), outbox.waiting_tokens) == (3, 0)
-    outbox.delivered()
-    assert len(outbox) == 0
-
-
 def test_an_output_larger_than_the_bound_goes_alone() -> None:
     outbox = Outbox(max_tokens=5)
     outbox.put(output(1))

@@ -66,16 +66,6 @@ def test_what_one_replica_finishes_the_other_drafts_from(store: Store) -> None:
         assert other.sharing.health()["received_outputs"] == 1
 
 
-def test_followers_see_one_order(store: Store) -> None:
-    with Replica(store) as one, Replica(store) as other, Replica(store) as third, Replica(store) as fourth:
-        for number in range(20):
-            for writer, replica in (("x", one), ("y", other)):
-                replica.finish(f"{writer}{number}", [number, 500 + number % 7, 600 + (number * 3) % 11])
-        until(lambda: third.num_outputs() == fourth.num_outputs() == 40)
-        for token in range(20):
-            assert third.drafts([token]) == fourth.drafts([token]) != []
-
-
 def test_a_long_log_neither_piles_up_nor_takes_the_mutex_of_drafts_to_look_how_far_it_is(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,24 +142,6 @@ def test_a_damaged_snapshot_falls_back_to_the_log(store: Store) -> None:
         assert second.sharing.health()["errors"] == 1
         # The replica's own snapshot replaces the damaged one.
         second.engine.flush()
-
-
-def test_outputs_wait_for_a_store_that_is_away_and_count_once(store: Store) -> None:
-    troubled = Troubled(store)
-    with Replica(troubled) as one, Replica(store) as other:
-        troubled.failures = ["before", "after", "before", "after"]
-        for number in range(4):
-            one.finish(f"r{number}", [10 * number + 1, 10 * number + 2], is_delivered=False)
-        assert one.sharing.flush(30.0)
-        until(lambda: other.num_outputs() >= 4)
-        one.finish("r4", [71, 72])
-        until(lambda: other.drafts([71]) == [72])
-        assert num_entries(store) > 5
-        assert other.num_outputs() == one.num_outputs() == 5
-        health = one.sharing.health()
-        assert (health["errors"], health["dropped_outputs"], health["connected"]) == (4, 0, True)
-    with Replica(store) as restarted:
-        assert restarted.num_outputs() == 5
 
 
 def test_an_output_that_cannot_be_written_keeps_no_other_waiting(store: Store) -> None:

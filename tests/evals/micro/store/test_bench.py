@@ -9,13 +9,11 @@ from byte_tokenizer import byte_tokenizer
 
 from agentspec.analysis.replay import Call, Trace
 from agentspec.cli import main
-from agentspec.errors import ConfigError
 from agentspec.evals.micro.store import bench as bench_store
-from agentspec.evals.micro.store.bench import Bench, cases, choose
+from agentspec.evals.micro.store.bench import Bench
 from agentspec.evals.micro.store.load import LOAD_ROWS, OUTPUTS_PER_SECOND, load_rows
 from agentspec.evals.micro.store.ready import ready_rows
 from agentspec.evals.micro.store.redis_server import redis_version
-from agentspec.evals.micro.store.rows import Row
 from agentspec.evals.micro.store.warm import split_trace, warm_start_rows
 
 KINDS = ["sqlite", pytest.param("redis", marks=pytest.mark.redis)]
@@ -34,49 +32,6 @@ def calls(sessions: int, number: int) -> list[Call]:
         for session in range(sessions)
         for _ in range(number)
     ]
-
-
-def test_rows_say_whether_targets_are_met() -> None:
-    record = Row(case="warm_start_sqlite", value=0.949, unit="ratio", more={"steps": 3}).record()
-    assert record == {
-        "case": "warm_start_sqlite",
-        "value": 0.949,
-        "unit": "ratio",
-        "target": ">= 0.95",
-        "met": False,
-        "steps": 3,
-    }
-    assert Row(case="lost_outputs_sqlite", value=0, unit="outputs").is_met is True
-    assert Row(case="lost_outputs", value=1, unit="outputs").is_met is False
-    assert Row(case="ready_10m_sqlite_s", value=3.1, unit="s").is_met is False
-    # Loading from the log alone has no target.
-    assert Row(case="ready_10m_sqlite_log_s", value=99, unit="s").is_met is None
-
-
-def test_cases_are_chosen_by_the_beginning_of_a_row() -> None:
-    found = cases("10m")
-    assert choose(found, []) == found
-    rows = [row for case in choose(found, ["ready", "lost_outputs_"]) for row in case.rows]
-    assert [row for row in rows if row.startswith("ready")] == [
-        "ready_10m_redis_s",
-        "ready_10m_redis_log_s",
-        "ready_10m_sqlite_s",
-        "ready_10m_sqlite_log_s",
-    ]
-    # Rows that are measured together are chosen together.
-    assert {row for row in rows if not row.startswith("ready")} == {f"{row}_sqlite" for row in LOAD_ROWS}
-    (alone,) = choose(found, ["follower_lag_p99_s"])
-    assert alone.rows == LOAD_ROWS
-    with pytest.raises(ConfigError, match="beginning, got 'speed'; the rows are follower_lag_p50_s, "):
-        choose(found, ["lost", "speed"])
-
-
-def test_traces_are_split_between_sessions() -> None:
-    made = calls(sessions=5, number=3)
-    split = split_trace(Trace("t", made, 5, []))
-    assert [*split.learned, *split.held_out] == made
-    assert not {call.session for call in split.learned} & {call.session for call in split.held_out}
-    assert len(split.learned) == 9
 
 
 @pytest.mark.parametrize("kind", KINDS)

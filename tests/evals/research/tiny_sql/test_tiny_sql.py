@@ -1,22 +1,19 @@
 from __future__ import annotations
 
-import random
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch; `make setup` installs it")
 pytest.importorskip("transformers", reason="training needs transformers; `make setup` installs it")
 
-from agentspec.evals.research.tiny_sql.corpus import Sample, corrupt, draw_samples
+from agentspec.evals.research.tiny_sql.corpus import Sample, draw_samples
 from agentspec.evals.research.tiny_sql.model import LlamaShape, TinyLlama, rounded, save_model
-from agentspec.evals.research.tiny_sql.tokenizer import PAD, render, save_tokenizer, special_id, train_tokenizer
-from agentspec.evals.research.tiny_sql.train import TrainConfig, batches, encode, to_batch, train
+from agentspec.evals.research.tiny_sql.tokenizer import render, save_tokenizer, train_tokenizer
+from agentspec.evals.research.tiny_sql.train import TrainConfig, train
 from agentspec.integrations.sglang_cpu.imports import install
 from agentspec.workflows.text_to_sql import Database
-from agentspec.workflows.text_to_sql.generated.domains import SHOP
 from agentspec.workflows.text_to_sql.generated.questions import split_of
 
 TINY = LlamaShape(vocab_size=512, hidden=32, layers=2, heads=4, kv_heads=2, head_dim=8, mlp=64, max_positions=512)
@@ -38,16 +35,6 @@ def test_corpus_holds_every_stage_and_no_heldout_sql(samples: list[Sample]) -> N
             assert split_of(database, sample.answer) == "train"
 
 
-def test_corruptions_break_or_change_the_query() -> None:
-    sql = "SELECT name FROM customers WHERE joined > 2015 AND city = 'Oslo' ORDER BY joined DESC LIMIT 3;"
-    rng = random.Random(0)
-    variants = {corrupt(sql, SHOP, rng)[0] for _ in range(300)} - {sql}
-    assert any("LIMIT" not in variant for variant in variants)
-    assert any("DESC" not in variant and variant.endswith("LIMIT 3;") for variant in variants)
-    assert any("2015" not in variant and variant.endswith("LIMIT 3;") for variant in variants)
-    assert len(variants) > 50
-
-
 def test_tokenizer_keeps_text_and_its_template_is_render(samples: list[Sample], tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -58,40 +45,6 @@ def test_tokenizer_keeps_text_and_its_template_is_render(samples: list[Sample], 
     for sample in samples[:20]:
         messages = list(sample.messages)
         assert loaded.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == render(messages)
-
-
-def test_value_has_the_same_tokens_in_question_and_sql(samples: list[Sample]) -> None:
-    tokenizer = _tokenizer(samples)
-    asked = tokenizer.encode("with name 'Quentin Zola' above 7041").tokens
-    written = tokenizer.encode("WHERE name = 'Quentin Zola' AND total > 7041;").tokens
-    for value in ("'QuentinZola'", "7041"):
-        assert value in "".join(asked).replace("Ġ", "") and value in "".join(written).replace("Ġ", "")
-    assert [t for t in asked if t.isdigit()] == list("7041") == [t for t in written if t.isdigit()]
-
-
-def test_targets_are_the_answer_tokens_alone(samples: list[Sample]) -> None:
-    tokenizer = _tokenizer(samples)
-    encoded = encode(tokenizer, samples[:3])
-    tokens, targets = to_batch(encoded, special_id(tokenizer, PAD))
-    assert tokens.shape == targets.shape == (3, max(len(sample) for sample in encoded) - 1)
-    for row, sample in enumerate(encoded):
-        assert tuple(targets[row][targets[row] != -100].tolist()) == sample.answer
-        # The last prompt token predicts the first answer token.
-        assert targets[row, len(sample.prompt) - 1] == sample.answer[0]
-
-
-def test_training_begins_with_copying(samples: list[Sample]) -> None:
-    config = TrainConfig(steps=3, copy_steps=2, tokens_per_batch=1024)
-
-    def is_copy(row: Any, targets: Any) -> bool:
-        wanted = targets != -100
-        prompt = row[: int(wanted.nonzero()[0]) + 1].tolist()
-        # Besides the repeated text, a prompt has only the begin token and two role tokens.
-        return [t for t in prompt if t not in (prompt[0], prompt[1], prompt[-1])] == targets[wanted].tolist()
-
-    feed = islice(batches(iter(samples * 3), _tokenizer(samples), config), 3)
-    copying = [all(is_copy(row, targets) for row, targets in zip(*batch, strict=True)) for batch in feed]
-    assert copying == [True, True, False]
 
 
 def test_loss_falls_within_a_few_steps(databases: dict[Database, Path]) -> None:
@@ -114,21 +67,6 @@ def test_saved_model_is_the_same_llama(samples: list[Sample], tmp_path: Path) ->
         ours, theirs = rounded(model).logits(tokens), loaded(tokens).logits
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     assert loaded.generation_config.eos_token_id == 2
-
-
-def test_padding_does_not_reach_real_tokens() -> None:
-    torch.manual_seed(0)
-    model = TinyLlama(TINY)
-    tokens = torch.randint(6, TINY.vocab_size, (1, 12))
-    padded = torch.cat((tokens, torch.zeros(1, 5, dtype=torch.long)), 1)
-    torch.testing.assert_close(model.logits(padded)[:, :12], model.logits(tokens))
-
-
-def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="multiple of 64"):
-        LlamaShape(vocab_size=1000)
-    with pytest.raises(ValueError, match="steps"):
-        TrainConfig(steps=0)
 
 
 def _tokenizer(samples: list[Sample]):  # type: ignore[no-untyped-def]

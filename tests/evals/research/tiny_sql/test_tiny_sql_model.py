@@ -30,14 +30,3 @@ def test_chain_answers_heldout_questions(capsys: pytest.CaptureFixture[str]) -> 
     correct, wrong, truncated, error = (int(cell) for cell in total.split()[1:5])
     assert correct + wrong + truncated + error == 12
     assert correct >= 8 and error == 0
-
-
-def test_strange_request_ends() -> None:
-    import asyncio
-
-    from agentspec.evals.local_chat import LocalChat
-
-    chat = LocalChat(FOLDER)
-    completion = asyncio.run(chat.complete([{"role": "user", "content": "Why is the sky blue? \U0001f600"}], 64))
-    assert not completion.error and completion.finish_reason in ("stop", "length")
-    assert 0 < completion.completion_tokens <= 64

@@ -42,16 +42,6 @@ def test_the_clock_stands_between_stop_and_start_however_often_they_are_nested(m
     assert clock.now() == pytest.approx(start + 1.0)
 
 
-def test_stop_may_begin_earlier(made_up_time: MadeUpTime) -> None:
-    clock = made_up_time.clock()
-    start, since = clock.now(), made_up_time.seconds
-    made_up_time.seconds += 1.0
-    clock.stop(since)
-    assert clock.now() == start
-    clock.start()
-    assert clock.now() == pytest.approx(start)
-
-
 def test_who_wakes_up_too_late_has_not_waited_longer(made_up_time: MadeUpTime) -> None:
     clock = made_up_time.clock()
     made_up_time.late = 0.3
@@ -83,13 +73,6 @@ def test_time_in_which_another_thread_has_the_core_does_not_pass() -> None:
         for other in others:
             other.kill()
             other.wait()
-
-
-def test_waiting_for_what_is_past_takes_no_time(made_up_time: MadeUpTime) -> None:
-    clock = made_up_time.clock()
-    start = clock.now()
-    assert clock.sleep_until(start - 1.0) == 0.0
-    assert clock.now() == start
 
 
 def test_waiting_lets_time_pass_also_where_it_is_left_out(made_up_time: MadeUpTime) -> None:

@@ -46,12 +46,6 @@ def test_the_streams_time_passes_and_the_schedulers_does_not(work: Work, made_up
     assert device.launch("verify", 1.0, 0.0) == pytest.approx(verified + 1.505)
 
 
-def test_a_function_on_an_idle_stream_begins_at_its_launch(work: Work, made_up_time: MadeUpTime) -> None:
-    start = work.clock.now()
-    work.host_function(_computing(made_up_time, 0.5))
-    assert work.device.current_stream.free_at == pytest.approx(start + 0.001 + 0.505)
-
-
 def test_other_streams_go_on_and_wait_for_a_function_at_its_event(work: Work, made_up_time: MadeUpTime) -> None:
     """
     main   verify ────┬── passes ──────────┬─ verify
@@ -81,14 +75,6 @@ def test_waiting_counts_unless_it_is_most_of_the_time(
 ) -> None:
     work.host_function(_computing(made_up_time, seconds, blocked))
     assert work.timeline.host_functions == pytest.approx(0.005 + charged)
-
-
-def test_torch_calls_in_a_function_are_part_of_it(work: Work, made_up_time: MadeUpTime) -> None:
-    work.host_function(lambda: torch.zeros(4, device=HERE).add_(1))
-    assert (work.counts.host_functions, work.counts.eager_ops) == (1, 0)
-    totals = work.totals()
-    assert totals["host_functions"] == 1
-    assert totals["busy_seconds"] == 0.0
 
 
 def test_a_function_reads_a_copy_that_is_done_when_its_stream_has_come_so_far(work: Work) -> None:

@@ -47,17 +47,6 @@ def test_idle_time_is_divided_by_what_the_host_did() -> None:
     assert totals["idle_share_by"]["drafting"] == pytest.approx(0.4 / 3)
 
 
-def test_gaps_one_after_the_other_are_told_apart() -> None:
-    now, line = _after_a_step()
-    now.seconds = 11.5
-    line.enter("drafting")
-    line.worked("kernel", 11.5, 11.6, None)
-    now.seconds = 12.0
-    line.worked("verify", 12.0, 13.0, None)
-    assert line.idle_of["scheduler"] == pytest.approx(0.5)
-    assert line.idle_of["drafting"] == pytest.approx(0.4)
-
-
 def test_time_without_requests_counts_as_neither() -> None:
     now, line = _after_a_step()
     now.seconds = 19.0
@@ -117,18 +106,3 @@ def test_a_gap_in_which_a_host_function_runs_is_the_functions(tmp_path: Path) ->
     of_functions = [event for event in events if event["ph"] == "X" and event["tid"] == lanes["host function"]]
     assert [(event["ts"], event["dur"]) for event in of_functions] == [(5e5, 2e6), (3e6, 5e5)]
     assert len({*lanes.values()}) == 3
-
-
-def test_a_host_function_that_goes_on_fills_the_next_gap_too() -> None:
-    """
-    device         ▓▓▓▓    ▓▓▓▓    ▓▓▓▓
-    host function      ▓▓▓▓▓▓▓▓▓▓
-                   10  11  12  13  14
-    """
-    now, line = _after_a_step()
-    line.worked(HOST_FUNCTION, 11.0, 13.5, None)
-    line.worked("copy", 12.0, 13.0, None)
-    now.seconds = 14.0
-    line.worked("verify", 14.0, 15.0, None)
-    assert line.idle_of["host_function"] == pytest.approx(1.5)
-    assert line.idle_of["scheduler"] == pytest.approx(0.5)

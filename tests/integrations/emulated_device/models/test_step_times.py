@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agentspec.errors import ConfigError
-from agentspec.integrations.emulated_device.models.forward_times import Accelerator, ForwardTime, target_time
-from agentspec.integrations.emulated_device.models.step_times import DEVICES, H200, LLAMA_8B, QWEN_32B, StepTimes
+from agentspec.integrations.emulated_device.models.forward_times import ForwardTime
+from agentspec.integrations.emulated_device.models.step_times import DEVICES, LLAMA_8B, QWEN_32B, StepTimes
 
 
 def test_parameter_counts_are_those_published() -> None:
@@ -23,13 +23,6 @@ def test_parameter_counts_are_those_published() -> None:
 def test_steps_of_an_8b_take_4_to_12_ms(rows: int, width: int, low: float, high: float) -> None:
     seconds = DEVICES["h200-8b"].target(rows, rows * width, rows * 2000)
     assert low <= 1e3 * seconds <= high
-
-
-def test_an_h100_decodes_about_as_fast_as_was_published() -> None:
-    """The published figures are 158 tokens/s, with the host's time, and 5.1 ms for the captured step alone."""
-    h100 = replace(H200, bandwidth=0.83 * 3.35e12)
-    seconds = target_time(LLAMA_8B, h100).seconds(1, 1, 500)
-    assert 5.1e-3 < seconds < 1 / 158
 
 
 def test_linear_layers_and_attention_take_the_longer_of_bytes_and_operations() -> None:
@@ -53,11 +46,6 @@ def test_more_work_never_takes_less(name: str) -> None:
         (times.copy(8), times.copy(1 << 20)),
     ):
         assert 0 < less < more
-
-
-def test_a_pass_of_the_head_takes_a_small_part_of_a_step() -> None:
-    for times in DEVICES.values():
-        assert 0.01 < times.draft_pass(1, 1000) / times.target(1, 1, 1000) < 0.1
 
 
 def test_a_file_gives_what_was_saved(tmp_path: Path) -> None:
@@ -93,9 +81,3 @@ def test_what_is_neither_name_nor_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.json").write_text("no JSON", encoding="utf-8")
     with pytest.raises(ConfigError, match="no step times"):
         StepTimes.load(tmp_path / "text.json")
-
-
-def test_an_accelerator_twice_as_fast_halves_the_bytes() -> None:
-    twice = Accelerator(bandwidth=2 * H200.bandwidth, flops=H200.flops, layer_seconds=0.0, output_seconds=0.0)
-    once = replace(twice, bandwidth=H200.bandwidth)
-    assert target_time(LLAMA_8B, once).weights == pytest.approx(2 * target_time(LLAMA_8B, twice).weights)

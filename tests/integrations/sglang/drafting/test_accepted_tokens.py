@@ -112,60 +112,6 @@ def followed() -> Followed:
     return Followed()
 
 
-def test_the_first_decode_after_a_prefill_starts_from_the_sampled_token(followed: Followed) -> None:
-    """With overlap, the decode step is launched before the prefill's result is processed, so `output_ids` is empty."""
-    request = Request()
-    followed.prefill([request], [5], [91])
-    followed.accepted.catch_up()
-    assert (followed.length(request), followed.last_token(request)) == (6, 91)
-    assert followed.ends([request]).tolist() == [5]
-    request.output_ids.append(91)
-    followed.accepted.catch_up()
-    assert followed.length(request) == 6, "what is processed is not taken again"
-
-
-@pytest.mark.parametrize("lag", [0, 1])
-def test_any_run_of_steps_is_known_without_gap_or_repeat(followed: Followed, lag: int) -> None:
-    """`lag` is the number of results that are not processed when the next step is drafted for: 1 with overlap, 0
-    without overlap or with a grammar."""
-    request = Request()
-    steps = [[10], [12, 13, 14], [15], [16, 17], [18, 19, 20, 21]]
-    followed.prefill([request], [5], steps[0])
-    for k in range(1, len(steps)):
-        if k > lag:
-            request.output_ids.extend(steps[k - 1 - lag])
-        followed.accepted.catch_up()
-        written = [token for step in steps[:k] for token in step]
-        assert (followed.length(request), followed.last_token(request)) == (5 + len(written), written[-1])
-        assert followed.ends([request]).tolist() == [5 + len(written) - 1]
-        followed.verify([request], [steps[k]], [5 + len(written)])
-    followed.accepted.catch_up()
-    assert followed.output(request) == [token for step in steps for token in step]
-
-
-def test_what_is_written_behind_a_chunk_is_no_part_of_the_text(followed: Followed) -> None:
-    request = Request("a", tuple(range(1, 9)))
-    followed.prefill([request], [4], [77])
-    followed.accepted.catch_up()
-    assert (followed.length(request), followed.last_token(request)) == (8, 8)
-    followed.prefill([request], [8], [10])
-    followed.accepted.catch_up()
-    assert (followed.length(request), followed.last_token(request)) == (9, 10)
-    assert followed.output(request) == [10]
-
-
-def test_a_retraction_drops_what_was_not_processed(followed: Followed) -> None:
-    request = Request()
-    followed.prefill([request], [5], [10])
-    followed.verify([request], [[12, 13]], [6])
-    request.output_ids.append(10)
-    # The tokens [12, 13] that a step accepted are dropped with the request's KV cache, and its text is prefilled again.
-    followed.prefill([request], [6], [14])
-    followed.accepted.catch_up()
-    assert followed.ends([request]).tolist() == [6]
-    assert followed.output(request) == [10, 14]
-
-
 @pytest.mark.parametrize("length", [5, 8], ids=["shorter", "longer"])
 def test_a_text_of_another_length_takes_nothing(followed: Followed, length: int) -> None:
     request, other = Request("a"), Request("b")
@@ -191,18 +137,6 @@ def test_what_is_read_back_is_what_was_accepted_then(followed: Followed) -> None
     assert followed.output(request) == [10, 12, 13]
 
 
-def test_a_read_is_as_it_was_packed_with_the_ends_behind() -> None:
-    followed, request = Followed(), Request()
-    followed.prefill([request], [5], [10])
-    result = SimpleNamespace(
-        next_token_ids=torch.tensor([12, 13, 0]), accept_lens=torch.tensor([2]), new_seq_lens=torch.tensor([7])
-    )
-    read = followed.accepted.verified([request], followed.engine.rows(["a"]), None, result)
-    assert read.wait().tolist() == [[2, 12, 13, 0, 7]] and read.wait().dtype == np.int64
-    assert read.ends().tolist() == [7]
-    assert (read.requests, len(read.rows)) == ([request], 1)
-
-
 def test_a_report_travels_with_the_tokens_and_belongs_to_no_text(followed: Followed) -> None:
     request = Request("a")
     followed.prefill([request], [5], [10])
@@ -213,20 +147,6 @@ def test_a_report_travels_with_the_tokens_and_belongs_to_no_text(followed: Follo
     assert read.wait().tolist() == [[2, 12, 13, 0, 88, 99, 7]]
     followed.accepted.catch_up()
     assert (followed.length(request), followed.last_token(request)) == (8, 13)
-
-
-def test_the_latest_reported_ends_are_known(followed: Followed) -> None:
-    a, b, c, d = (Request(rid) for rid in "abcd")
-    assert followed.ends([a]).tolist() == [-1]
-    followed.prefill([a, b], [5, 5], [10, 20])
-    followed.verify([a, b], [[11], [21, 22]], [6, 6])
-    followed.prefill([c], [5], [30])
-    followed.accepted.catch_up()
-    assert followed.ends([c, b, d, a]).tolist() == [5, 7, -1, 6]
-    followed.verify([b, c], [[23], [31]], [8, 6])
-    followed.accepted.catch_up()
-    assert followed.ends([b, c]).tolist() == [8, 6]
-    assert followed.ends([a, b, c]).tolist() == [6, 8, 6]
 
 
 def test_a_token_outside_the_vocabulary_is_told_and_costs_its_row_alone() -> None:

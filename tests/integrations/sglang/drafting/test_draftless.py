@@ -42,14 +42,6 @@ def test_one_reason_may_hold_for_all_rows_of_a_step(reason: Reason) -> None:
     assert rows.counts.snapshot() == {reason: 2, "cut_by_controller": 1}
 
 
-def test_rows_with_a_draft_are_not_counted() -> None:
-    rows = DraftlessRows()
-    for _ in range(3):
-        rows.count("breaker", flags(1, 1), flags(1, 0))
-        rows.count(outcomes(Outcome.DRAFTED, Outcome.NO_MATCH), flags(1, 1), flags(1, 1))
-    assert rows.counts.snapshot() == {"cut_by_controller": 3}
-
-
 def test_every_outcome_of_the_engine_has_a_reason() -> None:
     rows = DraftlessRows()
     none = np.zeros(len(Outcome), bool)

@@ -96,20 +96,6 @@ def request(rid: str = "a", prompt: Sequence[int] = (1, 2, 3)) -> FakeRequest:
     return FakeRequest(rid, array("q", prompt))
 
 
-def test_the_text_grows_by_processed_and_unprocessed_tokens_each_once(book: Book) -> None:
-    req = request()
-    book.book.admit(req)
-    book.accept(req, 10)  # step 1: only the device has token 10
-    req.generate(10)
-    book.accept(req, 11, 12)
-    req.generate(11, 12)
-    book.book.rows([req])  # the scheduler has caught up
-    assert book.engine.num_tokens("a") == 6
-    req.is_finished = True
-    book.book.finish("a")
-    assert book.drafts_after([10]) == [11, 12]
-
-
 def test_running_requests_of_a_group_draft_from_each_other_unless_one_may_not_be_stored(book: Book) -> None:
     asking = request("asking", [7, 8, 3])
     asking.sampling_params.custom_params = {"agentspec": {"group": "votes"}}
@@ -125,27 +111,6 @@ def test_running_requests_of_a_group_draft_from_each_other_unless_one_may_not_be
     book.book.abort("stored", everything=False)
     book.book.reap([asking])
     assert book.draft(asking)[0] == [[]]
-
-
-def test_a_finished_output_is_kept_as_the_user_sees_it(book: Book) -> None:
-    req = request()
-    book.book.admit(req)
-    book.accept(req, 10, 11, 12, 13)
-    req.generate(10, 11, 12, 13)
-    book.accept(req, 14)
-    req.finished_len = 2  # a stop inside the accepted draft
-    req.is_finished = True
-    book.book.finish("a")
-    assert not book.engine.is_open("a")
-    assert book.drafts_after([10]) == [11]
-
-
-def test_the_last_tokens_are_kept_though_nothing_was_drafted_after_them(book: Book) -> None:
-    req = request()
-    book.book.admit(req)
-    req.generate(10, 11, 12, finish=True)
-    book.book.finish("a")
-    assert book.drafts_after([10]) == [11, 12]
 
 
 def test_a_retraction_that_dropped_tokens_opens_the_request_anew(book: Book) -> None:
@@ -165,18 +130,6 @@ def test_a_retraction_that_dropped_tokens_opens_the_request_anew(book: Book) -> 
     assert book.errors == 0 and book.opened == [[1, 2, 3]], "it arrived once"
 
 
-@pytest.mark.parametrize("length", [1, 2, 4, 5], ids=lambda length: f"up to {length}")
-def test_a_chunk_before_the_last_leaves_the_text_as_it_is(book: Book, length: int) -> None:
-    req = request()
-    book.book.admit(req, 2)  # a chunk of the prompt
-    book.accept(req, 10, 11)
-    req.generate(10, 11)
-    rows, _ = book.book.rows([req])
-    book.book.admit(req, length)  # retracted, but nothing that it wrote was dropped
-    book.engine.grow(rows, np.array([[1, 12]], np.int64))
-    assert book.engine.num_tokens("a") == 6, "rows that were found before still are the request"
-
-
 @pytest.mark.parametrize("known", [(), (10,)], ids=["all", "some"])
 def test_tokens_that_the_engine_lacks_are_caught_up_on_at_a_prefill(book: Book, known: tuple[int, ...]) -> None:
     req = request()
@@ -189,11 +142,6 @@ def test_tokens_that_the_engine_lacks_are_caught_up_on_at_a_prefill(book: Book, 
     req.is_finished = True
     book.book.finish("a")
     assert book.drafts_after([10]) == [11]
-
-
-def test_a_request_that_is_only_drafted_for_is_known_too(book: Book) -> None:
-    assert book.draft(request())[1] == [Outcome.NO_OUTPUTS]
-    assert len(book.book) == 1 and book.opened == [[1, 2, 3]]
 
 
 def test_rows_are_those_of_the_requests_in_their_order(book: Book) -> None:
@@ -238,13 +186,6 @@ def test_a_text_that_was_brought_back_is_kept_as_any_other(book: Book) -> None:
     assert len(book.kept) == 1
 
 
-def test_only_requests_of_the_book_are_brought_back(book: Book) -> None:
-    assert not book.book.reopen(request())
-    book.book.admit(request())
-    assert not book.book.reopen(request()), "another one of the same id"
-    assert book.errors == 0 and book.engine.num_tokens("a") == 3
-
-
 def test_an_aborted_request_that_was_brought_back_is_not_learnt_from(book: Book) -> None:
     req = request()
     book.accept(req, 50)
@@ -260,8 +201,7 @@ def test_an_aborted_request_that_was_brought_back_is_not_learnt_from(book: Book)
 
 
 @pytest.mark.parametrize(
-    ("max_new_tokens", "room"),
-    [(None, 24), (3, 1), (2, 0), (1, 0), (0, 0), (20, 18), (26, 24), (27, 24), (1000, 24)],
+    ("max_new_tokens", "room"), [(None, 24), (3, 1), (2, 0), (1, 0), (0, 0), (20, 18), (26, 24), (27, 24), (1000, 24)]
 )
 def test_nothing_is_drafted_beyond_max_tokens_and_the_context(
     book: Book, max_new_tokens: int | None, room: int
@@ -309,22 +249,6 @@ def test_a_text_read_again_has_the_same_limits(book: Book) -> None:
 # How requests end ---------------------------------------------------------------------------------------------------
 
 
-def test_absence_from_the_batch_alone_keeps_a_request_open(book: Book) -> None:
-    book.book.admit(request())
-    for _ in range(5):
-        book.book.reap(())
-    assert book.engine.is_open("a")
-
-
-def test_a_request_that_ends_at_prefill_is_closed_and_kept(book: Book) -> None:
-    req = request()
-    book.book.admit(req)
-    req.generate(10, finish=True)
-    book.book.reap(())
-    assert not book.engine.is_open("a")
-    assert book.engine.stats().outputs == 1
-
-
 def test_an_aborted_request_is_closed_without_learning_once_no_batch_holds_it(book: Book) -> None:
     req = request("a-1")
     book.book.admit(req)
@@ -348,25 +272,6 @@ def test_what_ended_outside_of_the_batch_is_closed_while_others_decode(book: Boo
     book.book.abort("", everything=True)
     book.book.reap([running])
     assert len(book.book) == 1 and book.engine.is_open("run")
-
-
-def test_an_abort_that_finishes_in_decode_is_not_learnt_from(book: Book) -> None:
-    req = request()
-    book.book.admit(req)
-    req.generate(10, 11)
-    book.book.abort("", everything=True)
-    req.is_finished = True
-    book.book.finish("a")
-    assert book.engine.stats().outputs == 0
-
-
-def test_a_reused_id_is_a_new_request(book: Book) -> None:
-    first, second = request(prompt=[1, 2]), request(prompt=[3, 4, 5])
-    first.generate(10, 11, finish=True)
-    book.book.admit(first)
-    book.book.admit(second, 3)
-    assert book.engine.num_tokens("a") == 3
-    assert book.engine.stats().outputs == 1
 
 
 def test_a_request_the_engine_refuses_is_barred_and_others_go_on(book: Book) -> None:
@@ -399,12 +304,6 @@ def test_requests_of_different_extra_keys_do_not_draft_from_each_other(book: Boo
     book.book.finish("a")
     assert book.drafts_after([10], "tenant-2") == []
     assert book.drafts_after([10], "tenant-1") == [11]
-
-
-def test_unknown_requests_may_finish_and_abort(book: Book) -> None:
-    book.book.finish("never seen")
-    book.book.abort("never seen", everything=False)
-    assert book.errors == 0
 
 
 def test_a_kept_output_is_handed_over_once_with_what_belongs_to_the_answer(book: Book) -> None:

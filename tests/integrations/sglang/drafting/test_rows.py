@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from draft_states import batch, drawn_rows
 
-from agentspec import DraftBatch, Source, build_tree_arrays
-from agentspec.integrations.sglang.drafting.rows import DraftedStep, roots_only
+from agentspec import DraftBatch, Source
+from agentspec.integrations.sglang.drafting.rows import DraftedStep
 from agentspec.integrations.sglang.metrics import Counters
 
 #   row 0:   2         row 1:   5 ── 6 ── 7         row 2:   8 ─┬─ 9
@@ -25,14 +25,6 @@ DRAFTS = DraftBatch(
 
 def drafted(*num_drafted: int) -> DraftedStep:
     return DraftedStep.of(DRAFTS, np.array(num_drafted, np.int32))
-
-
-def test_rows_without_drafts_hold_their_roots() -> None:
-    roots = roots_only(np.array([4, 7], np.int32))
-    assert roots.tokens.tolist() == [4, 7]
-    assert roots.sources.tolist() == [Source.ROOT] * 2
-    assert build_tree_arrays(roots, 1).tokens.tolist() == [[4], [7]]
-    assert len(roots_only(np.zeros(0, np.int32))) == 0
 
 
 @pytest.mark.parametrize(
@@ -60,12 +52,6 @@ def test_rows_and_tokens_are_counted_by_source() -> None:
         "drafted_tokens": {"none": 0, "request": 2, "global": 1},
         "accepted_tokens": {"none": 0, "request": 2, "global": 0},
     }
-
-
-def test_what_was_accepted_of_other_rows_is_not_counted() -> None:
-    counters = Counters()
-    drafted(0, 2, 1).count_accepted(counters, [1, 1])
-    assert counters.total("accepted_tokens") == 0
 
 
 def test_counts_by_source_add_up_to_what_was_drafted_and_accepted() -> None:

@@ -201,14 +201,6 @@ def astray(serving: Serving) -> tuple[Request, Request]:
     return a, b
 
 
-def test_a_text_that_went_astray_costs_its_own_row_the_draft(serving: Serving) -> None:
-    a, b = astray(serving)
-    seen = serving.step([a, b], [[3], [3]])
-    assert seen.drafted == [[], [3, 4, 5, 6, 7, 8, 9]]
-    assert seen.outcomes == [Outcome.OTHER_TEXT, Outcome.DRAFTED]
-    assert serving.reasons == {"failed": 1}
-
-
 @pytest.mark.parametrize("serving", ASTRAY, indirect=True)
 def test_a_text_that_went_astray_is_brought_back_at_the_next_step(serving: Serving) -> None:
     a, b = astray(serving)
@@ -221,23 +213,6 @@ def test_a_text_that_went_astray_is_brought_back_at_the_next_step(serving: Servi
         seen = serving.step([a, b], [[token]] * 2)
         assert [row[0] for row in seen.drafted] == [token] * 2
     assert serving.errors == 1 and serving.reasons == {"failed": 1}
-
-
-@pytest.mark.parametrize("serving", ASTRAY, indirect=True)
-def test_a_text_that_goes_astray_again_is_drafted_for_no_more(serving: Serving) -> None:
-    a, b = astray(serving)
-    for token in (3, 4):
-        serving.step([a, b], [[token]] * 2)
-    serving.engine.extend("a", [500, 501, 502])
-    serving.step([a, b], [[5]] * 2)
-    errors, failed = serving.errors, serving.reasons["failed"]
-    for token in (6, 7, 8):
-        seen = serving.step([a, b], [[token]] * 2)
-        assert [row[:1] for row in seen.drafted] == [[], [token]]
-        assert seen.outcomes == [Outcome.NOT_OPEN, Outcome.DRAFTED]
-    assert serving.reasons == {"failed": failed, "refused": 3}
-    assert serving.errors == errors + 2, "the text went astray, and is followed no more"
-    assert not serving.engine.is_open("a") and serving.engine.is_open("b")
 
 
 def test_a_text_that_went_astray_and_has_ended_is_let_go(serving: Serving) -> None:
@@ -278,33 +253,6 @@ def test_failures_verify_roots_only_and_then_pause_drafting(serving: Serving, mo
     # The texts were kept up to date meanwhile.
     assert [row[:2] for row in serving.step([a, b], [[7]] * 2).drafted] == [[7, 8]] * 2
     assert serving.errors == 2
-
-
-def test_failures_that_are_not_in_a_row_pause_nothing(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    a = Request("a")
-    serving.prefill([a])
-    for token in (2, 4, 6):
-        with monkeypatch.context() as broken:
-            break_drafts(serving, broken)
-            assert serving.step([a], [[token]]).outcomes == "failed"
-        assert serving.step([a], [[token + 1]]).drafted[0][0] == token + 1
-
-
-def test_drafts_that_the_controller_cuts_are_counted_as_cut(serving: Serving) -> None:
-    a = Request("a")
-    serving.prefill([a])
-    serving.drafter.launched(serving.drafter.draft([a]), np.zeros(1, np.bool_))
-    assert serving.reasons == {"cut_by_controller": 1}
-
-
-def test_a_step_whose_drafts_failed_altogether_has_roots_alone(serving: Serving) -> None:
-    requests = [Request("a"), Request("b")]
-    serving.prefill(requests)
-    step = serving.drafter.nothing(list(requests))
-    assert step.drafts.tokens.tolist() == [0, 0] and len(step.rows) == 2
-    seen = serving.verify(step, [[2], [2]])
-    assert (seen.drafted, seen.outcomes) == ([[], []], "failed")
-    assert serving.reasons == {"failed": 2} and serving.errors == 0
 
 
 def test_a_step_that_could_not_be_built_costs_the_drafts_of_that_step_alone(serving: Serving) -> None:
@@ -416,21 +364,6 @@ def test_what_was_accepted_is_learnt_from_behind_the_launch(serving: Serving) ->
     assert not np.array_equal(serving.engine.estimates(NAMESPACE).weights, before)
 
 
-def test_requests_that_come_back_after_a_retraction_are_drafted_for(serving: Serving) -> None:
-    a, b = Request("a"), Request("b")
-    serving.prefill([a, b])
-    for token in (2, 3, 4):
-        serving.step([a, b], [[token], [token]])
-    # Results of the request that are not processed yet are dropped.
-    serving.results = [[(r, some) for r, some in result if r is not a] for result in serving.results]
-    last = int(a.output_ids[-1])
-    serving.step([b], [[5]])
-    serving.prefill([a], last + 1)
-    seen = serving.step([b, a], [[6], [last + 2]])
-    assert [row[:2] for row in seen.drafted] == [[6, 7], [last + 2, last + 3]]
-    assert serving.errors == 0 and not serving.reasons
-
-
 # Many rows ----------------------------------------------------------------------------------------------------------
 
 
@@ -445,15 +378,6 @@ def test_many_rows_are_drafted_for_as_widely_as_the_latest_steps_verified(rows: 
     sizes = {len(row) for row in seen.drafted}
     assert sizes == {3} if most == 3 else min(sizes) > 16
     assert seen.width == 2
-
-
-def test_memory_for_drafts_grows_with_the_largest_batch(serving: Serving) -> None:
-    requests = [Request(f"r{i}") for i in range(5)]
-    serving.prefill(requests)
-    for token, rows in ((2, 5), (3, 2), (4, 5)):
-        seen = serving.step(requests[:rows], [[token]] * rows)
-        assert len(seen.drafted) == rows
-        assert serving.drafter._buffers.max_rows == 8
 
 
 def test_what_is_put_off_is_done_in_order_before_the_next_draft_or_when_nothing_runs() -> None:

@@ -49,19 +49,6 @@ def test_tokens_positions_and_links() -> None:
     assert tensors.next_sibling.tolist() == [[-1, 3, -1, -1], [-1] * 4]
 
 
-def test_roots_are_those_of_the_device_whatever_was_drafted() -> None:
-    memory = staging()
-    memory.build(BATCH, 4)
-    relayed = torch.tensor([[60, 70, 61], [50, 51, 52]], dtype=torch.int32)
-    tensors = memory.tensors(SEQ_LENS, relayed, torch.tensor([2, 1], dtype=torch.int32), total=99)
-    assert tensors.tokens.tolist() == [70, 8, 9, 4, 50, 0, 0, 0]
-
-
-def test_no_position_lies_past_the_context() -> None:
-    tensors = tensors_of(staging(max_position=3))
-    assert int(tensors.positions.max()) == 3
-
-
 def test_the_full_mask_puts_each_row_s_prefix_before_its_tree() -> None:
     arrays = build_tree_arrays(BATCH, 4)
     expected = []
@@ -135,15 +122,6 @@ def test_drafts_that_are_written_ahead_are_united_with_room_to_spare() -> None:
         assert tensors.tokens.tolist() == [7, 8, 9, 4, 3, 0, 5, 0, 0, 0, 0, 0]
         assert tensors.positions.view(2, width)[0, :5].tolist() == [3, 4, 5, 4, 5]
         assert report[:, 0].tolist() == [4, 0], "drafted nodes of each row"
-
-
-def test_memory_that_was_used_gives_what_new_memory_gives() -> None:
-    used = staging(full_mask=True)
-    for width in (8, 5, 6, 7):
-        tensors_of(used, width=width)
-    again, new = tensors_of(used), tensors_of(staging(full_mask=True))
-    for name in VerifyTensors.__slots__:
-        assert torch.equal(getattr(again, name), getattr(new, name)), name
 
 
 @pytest.mark.parametrize(("num_drafted", "tokens"), [([2, 0], [7, 8, 9, 5, 0, 0]), ([1, 0], [7, 8, 0, 5, 0, 0])])

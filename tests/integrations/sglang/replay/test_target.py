@@ -85,21 +85,6 @@ def test_a_slot_holds_the_answer_of_the_request_that_was_prefilled_last() -> Non
     assert (described["forced_requests"], described["free_prefills"], described["open_requests"]) == (2, 1, 2)
 
 
-def test_every_node_of_a_tree_is_forced_by_its_position() -> None:
-    target, runner = ReplayTarget(), _runner()
-    _admit(target, runner, _request("a", 1, 5, [11, 12, 13]), _request("b", 3, 2, None))
-    logits = torch.zeros(6, VOCABULARY)
-    logits[:, 1] = 1.0
-    forward = SimpleNamespace(
-        forward_mode=_Mode("verify"),
-        req_pool_indices=torch.tensor([1, 3]),
-        seq_lens=torch.tensor([5, 2]),
-        spec_info=SimpleNamespace(positions=torch.tensor([5, 6, 6, 2, 3, 4])),
-    )
-    target.force(runner, SimpleNamespace(logits_output=SimpleNamespace(next_token_logits=logits)), forward)
-    assert logits.argmax(-1).tolist() == [12, 13, 13, 1, 1, 1]
-
-
 def test_the_drafter_is_left_alone() -> None:
     target, runner, drafter = ReplayTarget(), _runner(), _runner(is_draft=True)
     _admit(target, drafter, _request("a", 1, 5, [11]))

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
 
 from draft_states import KEY
 
-from agentspec import Engine, EngineConfig, Outcome
+from agentspec import Engine, EngineConfig
 from agentspec.errors import DeviceError
 from agentspec.integrations.sglang.drafting.accepted_tokens import AcceptedTokens
 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
@@ -254,21 +254,3 @@ def test_a_step_that_the_device_has_run_but_not_copied_is_not_done(device: Devic
     assert step.native.is_done and not step.is_done and order.plan([]) is None
     device.advance()
     assert step.is_done and order.plan(step.requests) == step.next
-
-
-def test_a_step_whose_launch_is_refused_waits_and_has_its_drafts(device: Device) -> None:
-    scheduler = Scheduler(np.random.default_rng(2), device)
-    order = scheduler.order
-    for number in range(24):
-        while not scheduler.batch:
-            scheduler.change()
-        bound = order.bound(list(scheduler.batch))
-        scheduler.is_refused = number % 4 == 3
-        ends = [request.end for request in scheduler.batch]
-        step = scheduler.step(bound)
-        assert step.native.is_done or number % 4 < 3, "it ran on the scheduler's thread"
-        while device.queue:
-            device.advance()
-        assert step.native.error == "" and step.ends.tolist() == ends
-        assert Outcome.OTHER_TEXT not in step.outcomes.tolist(), "the texts have what was written before"
-        assert len(scheduler.failures) == (number + 1) // 4

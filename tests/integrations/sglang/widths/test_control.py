@@ -93,22 +93,6 @@ def test_rows_are_padded_all_the_same_to_graphs_and_where_steps_are_measured(pad
     assert planned.num_tokens == 3 * planned.width
 
 
-def test_what_steps_take_besides_is_found_and_told() -> None:
-    of = control(controller="fixed", length=2)
-    for _ in range(10):
-        of.step_begins()
-        _, planned = of.plan(DRAFTS, CONTEXT)
-        # Pretend that verification takes a small fraction of the time between two steps.
-        planned.took(1e-9)
-    assert 0 < of.rest < 1.0
-    assert of.describe()["rest_ms"] == of.rest * 1e3
-
-
-def test_plain_decoding_is_a_width_too() -> None:
-    kept, planned = control(controller="fixed", length=0).plan(DRAFTS, CONTEXT)
-    assert kept.tolist() == [0, 0, 0] and planned.width == 1
-
-
 def test_graphs_of_one_width_are_filled() -> None:
     # The controller's cuts do not matter: a step takes the time of the graphs' width anyway.
     for of in (control(widths=(8,)), control(widths=(8,), controller="fixed", length=0)):
@@ -151,26 +135,9 @@ def test_the_controller_cuts_to_widths_that_have_graphs() -> None:
     assert of.describe()["widths_captured"] == [1, 4, 8]
 
 
-def test_a_failing_controller_still_pads_to_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = control(widths=(1, 4, 8))
-    monkeypatch.setattr(of.controller, "plan", lambda state: 1 / 0)
-    kept, planned = of.plan(batch([[0.5, 0.5], []]), 30)
-    assert planned.width == 4 and kept.tolist() == [2, 0]
-
-
 def drafts_of(rows: int, nodes: int) -> DraftBatch:
     """Drafts of `nodes` nodes for one of the rows, and of none for the others."""
     return batch([[0.9] * nodes] + [[]] * (rows - 1))
-
-
-@pytest.mark.parametrize("widths", [WIDTHS, ()], ids=["graphs", "any width"])
-@pytest.mark.parametrize("rows", [1, 31])
-def test_few_rows_may_always_be_as_wide_as_can_be(rows: int, widths: tuple[int, ...]) -> None:
-    of = control(widths=widths, max_width=32, controller="fixed", length=31)
-    for _ in range(10):
-        assert of.most_width(rows) == 32
-        of.plan(drafts_of(rows, 0), CONTEXT)
-    assert of.plan(drafts_of(rows, 31), CONTEXT)[1].width == 32
 
 
 @every("seed", range(4))
@@ -214,17 +181,6 @@ def test_steps_have_a_width_that_their_rows_may_have(broken: bool, monkeypatch: 
         assert kept.tolist() == [kept_nodes] + [0] * (rows - 1)
         assert (planned.width, planned.num_tokens) == (width, rows * width)
     assert (of._counters.total("control_errors") > 0) == broken
-
-
-def test_rows_of_one_width_are_filled() -> None:
-    # The controller would cut everything, but a step of this many rows takes the same time at any width.
-    of = control(max_width=32, controller="fixed", length=0)
-    of.use_widths(WIDTHS, captured=True, widths_for=lambda rows: (8,) if rows >= 32 else WIDTHS)
-    assert of.plan(drafts_of(4, 5), CONTEXT)[0].max() == 0
-    for _ in range(10):
-        assert of.most_width(32) == 8
-        kept, planned = of.plan(drafts_of(32, 7), CONTEXT)
-        assert (kept.max(), planned.width, planned.plan) == (7, 8, None)
 
 
 def test_a_failing_controller_verifies_no_more_than_many_rows_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:

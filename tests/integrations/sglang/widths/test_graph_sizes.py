@@ -77,11 +77,6 @@ def test_named_widths_say_how_wide_rows_are(widths: str, most: int) -> None:
     assert default_width(arguments(max_running_requests=512), widths) == most
 
 
-def test_an_emulated_gpu_answers_by_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_arguments, "captures_graphs", lambda server_args: True)
-    assert default_width(arguments(device="cpu"), "auto") == 64
-
-
 @pytest.mark.parametrize(
     ("backend", "base", "spare", "tokens"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,7 @@ pytest.importorskip("torch", reason="the plugin needs torch; `make setup` instal
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.widths import tiers as width_tiers
-from agentspec.integrations.sglang.widths.tiers import WidthTiers, padded_width, parse_widths, tier_widths
+from agentspec.integrations.sglang.widths.tiers import WidthTiers, parse_widths, tier_widths
 
 
 @every(
@@ -51,15 +50,6 @@ def test_what_names_no_widths_is_refused(text: str) -> None:
 def test_a_width_beyond_the_greatest_is_refused() -> None:
     with pytest.raises(ConfigError, match="at most"):
         tier_widths("4,32", 16)
-
-
-def test_a_step_gets_the_least_width_that_holds_it() -> None:
-    rng = random.Random(0)
-    for _ in range(200):
-        widths = tuple(sorted(rng.sample(range(1, 65), rng.randint(1, 8))))
-        width = rng.randint(1, widths[-1])
-        assert padded_width(width, widths) == min(w for w in widths if w >= width)
-    assert padded_width(7, ()) == 7
 
 
 class VerifyMode:
@@ -161,18 +151,6 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     yield settings
 
 
-def test_each_step_runs_with_graphs_of_its_width(captures: dict[str, Any]) -> None:
-    runner = Runner()
-    tiers = WidthTiers(runner)
-    assert tiers.capture((1, 2, 4, 8)) == (1, 2, 4, 8)
-    # SGLang itself captures the widest graphs. The narrowest ones are captured first, since large batches need them.
-    assert runner.captured == [1, 4, 2]
-    assert runner.held == ("backend of 8", "graphs of 8")
-    for width in (1, 8, 2, 4, 8):
-        tiers.use(width)
-        assert runner.held == (f"backend of {width}", f"graphs of {width}")
-
-
 def test_draft_extend_reads_rows_of_the_width_that_was_verified(captures: dict[str, Any]) -> None:
     runner, draft = Runner(), DraftWorker()
     tiers = WidthTiers(runner, draft)
@@ -257,12 +235,7 @@ def test_a_step_is_as_wide_as_its_batch_has_graphs_for(captures: dict[str, Any])
     runner = Runner(decode_cuda_graph_runner=Graphs("graphs of 8", [1, 2]))
     tiers = WidthTiers(runner)
     assert tiers.capture((1, 4, 8)) == (1, 4, 8)
-    assert {rows: tiers.widths_for(rows) for rows in (1, 2, 3, 4)} == {
-        1: (1, 4, 8),
-        2: (1, 4, 8),
-        3: (1, 4),
-        4: (1, 4),
-    }
+    assert {rows: tiers.widths_for(rows) for rows in (1, 2, 3, 4)} == {1: (1, 4, 8), 2: (1, 4, 8), 3: (1, 4), 4: (1, 4)}
     # A batch without graphs verifies at most as many tokens as the largest captured step.
     assert tiers.widths_for(5) == (1,)
     assert tiers.widths_for(17) == (1,)
@@ -272,21 +245,6 @@ def test_a_step_is_as_wide_as_its_batch_has_graphs_for(captures: dict[str, Any])
         {"width": 4, "most_rows": 4, "num_graphs": 3, "seconds": 0.0, "gigabytes": 1.0},
         {"width": 8, "most_rows": 2, "num_graphs": 2, "seconds": 0.0, "gigabytes": 3.0},
     ]
-
-
-def test_draft_extend_and_verification_have_graphs_for_the_same_batches(captures: dict[str, Any]) -> None:
-    captures["tokens"] = 8
-    draft = DraftWorker(cuda_graph_runner_for_draft_extend=Graphs("extend graphs of 8", [1]))
-    tiers = WidthTiers(Runner(decode_cuda_graph_runner=Graphs("graphs of 8", [1, 2])), draft)
-    tiers.capture((1, 4, 8))
-    assert [tiers.widths_for(rows) for rows in (1, 2, 4)] == [(1, 4, 8), (1, 4), (1,)]
-    assert [tier["num_graphs"] for tier in tiers.describe()] == [6, 4, 3]
-
-
-def test_one_width_is_that_of_all_batches(captures: dict[str, Any]) -> None:
-    tiers = WidthTiers(Runner())
-    assert tiers.capture((8,)) == (8,)
-    assert tiers.widths_for(1) == tiers.widths_for(100) == (8,)
 
 
 @pytest.mark.parametrize(
