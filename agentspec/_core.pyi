@@ -90,19 +90,10 @@ class Engine:
     def grow(self, rows: Rows, accepted: NDArray[np.int64], lengths: NDArray[np.int64] | None) -> int: ...
     def learn(self, rows: Rows) -> None: ...
     def follow(
-        self,
-        rows: Rows,
-        accepted: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        padding: NDArray[np.int64] | None,
+        self, rows: Rows, accepted: NDArray[np.int64], ends: NDArray[np.int64], padding: NDArray[np.int64] | None
     ) -> int: ...
     def draft_followed(
-        self,
-        rows: Rows,
-        padding: NDArray[np.int64] | None,
-        max_tokens: int,
-        out: DraftBuffers,
-        ends: NDArray[np.int64],
+        self, rows: Rows, padding: NDArray[np.int64] | None, max_tokens: int, out: DraftBuffers, ends: NDArray[np.int64]
     ) -> int: ...
     def complete(self, request_id: str, output: NDArray[np.int32]) -> None: ...
     def draft_rows(self, rows: Rows, lengths: NDArray[np.int64] | None, max_tokens: int, out: DraftBuffers) -> int: ...
@@ -138,10 +129,7 @@ class Engine:
     def load(self, namespace: str, path: str) -> int: ...
     def snapshot(
         self, namespace: str
-    ) -> tuple[
-        list[tuple[str, NDArray[np.uint8], NDArray[np.uint64], NDArray[np.int64], int]],
-        NDArray[np.uint64],
-    ]: ...
+    ) -> tuple[list[tuple[str, NDArray[np.uint8], NDArray[np.uint64], NDArray[np.int64], int]], NDArray[np.uint64]]: ...
     def load_segments(
         self, namespace: str, blobs: Sequence[NDArray[np.uint8]], known: NDArray[np.uint64]
     ) -> NDArray[np.uint64]: ...

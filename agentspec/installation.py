@@ -20,11 +20,8 @@ _REPAIR = f"Run `pip uninstall -y {_OTHER} {DISTRIBUTION}`, then install {DISTRI
 
 
 def check_installation() -> None:
-    """Checks that no other distribution has put files into the folder of this package.
-
-    Raises:
-        InstallationError: the distribution `agentspec` is installed there.
-    """
+    """Checks that no other distribution has put files into the folder of this package. Raises InstallationError if the
+    distribution `agentspec` is installed there."""
     folders = {Path(folder).resolve() for folder in sys.modules["agentspec"].__path__}
     for other in metadata.distributions(name=_OTHER):
         folder = Path(str(other.locate_file("agentspec"))).resolve()
@@ -40,10 +37,8 @@ def check_package() -> None:
     """Does check_installation(), and checks that `import agentspec` ran this project's `__init__.py`.
 
     The entry modules of commands and plugins call this. They run even if another distribution has overwritten that
-    file, or has removed it when it was uninstalled.
-
-    Raises:
-        InstallationError: another or no `__init__.py` ran, or the distribution `agentspec` is installed there too.
+    file, or has removed it when it was uninstalled. Raises InstallationError if another or no `__init__.py` ran, or the
+    distribution `agentspec` is installed there too.
     """
     check_installation()
     package = sys.modules["agentspec"]

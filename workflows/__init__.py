@@ -1,0 +1,1 @@
+"""Agents that work through an OpenAI-compatible server: text-to-SQL and coding."""

@@ -56,14 +56,8 @@ class Arms(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenArms:
-    """Servers that run already.
-
-    Args:
-        urls: The URLs of A and B, with or without `/v1`.
-        names: What people call them; "" for what the server says of itself.
-        model: The model's name; "" for the first that each server serves.
-        api_key: Sent as the bearer token; "" for none.
-    """
+    """Servers that run already: A and B by their URLs, with or without `/v1`. `names` are what people call them, and
+    `model` is served by both; "" for what each server says of itself."""
 
     urls: tuple[str, str]
     names: tuple[str, str] = ("", "")
@@ -121,12 +115,8 @@ class StartedArms:
 
 
 def read_arm(label: str, url: str, name: str, model: str, api_key: str) -> Arm:
-    """Asks a server what it serves.
-
-    Raises:
-        ConfigError: The URL is none of http or https.
-        ServerError: No OpenAI-compatible server answers there, or it does not serve the model.
-    """
+    """Asks a server what it serves. Raises ConfigError if the URL is none of http or https, and ServerError if no
+    OpenAI-compatible server answers there, or it does not serve the model."""
     root = url.rstrip("/").removesuffix("/v1")
     if "://" not in root:
         root = f"http://{root}"

@@ -35,15 +35,12 @@ _DEFAULT_TURNS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentConfig:
-    """How the work is divided.
+    """How the work is divided. Raises ConfigError if a number is out of range.
 
     Args:
         turns: Number of slices; 0: ten, or fewer if a slice would then have fewer tasks than run at a time.
         repeats: Number of times that the whole is done.
         warm_up: Number of first tasks that are done but not counted.
-
-    Raises:
-        ConfigError: A number is out of range.
     """
 
     turns: int = 0
@@ -114,22 +111,10 @@ def run_experiment(
     keeps_files: bool = False,
     proxy_host: str = "127.0.0.1",
 ) -> Outcome:
-    """Does all turns that are not done yet.
-
-    Args:
-        workload: The work.
-        arms: The servers.
-        config: How the work is divided.
-        folder: The folder for the records. If it has records of the same experiment, the run goes on from them.
-        concurrency: Number of tasks that the workload does at a time.
-        api_key: Sent to both servers; "" for none.
-        proxy_host: The address at which the workload reaches the proxy.
-        keeps_files: Whether the files of each turn, such as the output of commands, stay in `folder`.
-
-    Raises:
-        ConfigError: The folder holds another experiment, or the workload cannot be run.
-        ServerError: A server does not answer.
-    """
+    """Does all turns that are not done yet. If `folder` has records of the same experiment, the run goes on from them;
+    with `keeps_files`, the files of each turn stay there too. `api_key` is sent to both servers, and the workload
+    reaches the proxy at `proxy_host`. Raises ConfigError if the folder holds another experiment, or the workload
+    cannot be run, and ServerError if a server does not answer."""
     slices = slices_of(len(workload.tasks), config, concurrency)
     first = 1 if config.warm_up and len(slices) > 1 else 0
     numbers = [place - first for place in range(len(slices))]
@@ -221,12 +206,7 @@ def _turn(
         results = workload.run(*where, target)
         seconds = time.monotonic() - began
     return Turn(
-        repeat=step[0],
-        slice=step[1],
-        label=step[2],
-        seconds=seconds,
-        results=tuple(results),
-        calls=tuple(proxy.take()),
+        repeat=step[0], slice=step[1], label=step[2], seconds=seconds, results=tuple(results), calls=tuple(proxy.take())
     )
 
 

@@ -31,15 +31,8 @@ class Ratio:
 
 
 def ratio_of_sums(above: Sequence[NDArray[np.float64]], below: Sequence[NDArray[np.float64]]) -> Ratio | None:
-    """The product of the sums of `above` over the product of the sums of `below`.
-
-    Args:
-        above: Arrays [n] of values of the same n units, each >= 0.
-        below: The same.
-
-    Returns:
-        None if a sum is 0.
-    """
+    """The product of the sums of `above` over the product of the sums of `below`, all arrays [n] of values >= 0 of the
+    same n units; None if a sum is 0."""
     totals = [float(values.sum()) for values in (*above, *below)]
     if not totals or min(totals) <= 0:
         return None

@@ -38,7 +38,7 @@ _CALL_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """How a log is sent again.
+    """How a log is sent again. Raises ConfigError if a field is out of range.
 
     Args:
         concurrency: Number of sessions at a time at most.
@@ -49,9 +49,6 @@ class LogConfig:
             compared.
         sessions: Number of sessions at most; 0: all.
         calls: Number of calls of a session at most; 0: all.
-
-    Raises:
-        ConfigError: A field is out of range.
     """
 
     concurrency: int = 4
@@ -82,11 +79,7 @@ class _Session:
 
 
 class LogWorkload:
-    """The sessions of a log.
-
-    Raises:
-        ConfigError: No call with a prompt could be read.
-    """
+    """The sessions of a log. Raises ConfigError if no call with a prompt could be read."""
 
     def __init__(self, paths: Sequence[Path], config: LogConfig) -> None:
         self._config = config

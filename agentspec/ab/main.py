@@ -132,11 +132,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs the comparison and prints its summary.
-
-    Raises:
-        ConfigError: An argument is unknown, missing or out of range.
-    """
+    """Runs the comparison and prints its summary. Raises ConfigError if an argument is unknown, missing or out of
+    range."""
     try:
         return _run(args, rest)
     except KeyboardInterrupt:

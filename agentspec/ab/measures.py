@@ -79,13 +79,7 @@ FIGURES = (
 
 
 def facts_of(turns: Sequence[Turn], arms: Mapping[str, Arm], notes: Sequence[str]) -> dict[str, Any]:
-    """All figures of a comparison. Turns of the warm-up are left out.
-
-    Args:
-        turns: The finished turns.
-        arms: The servers by label.
-        notes: What is known to limit the comparison.
-    """
+    """All figures of a comparison, without the turns of its warm-up. `notes` say what is known to limit it."""
     counted = [turn for turn in turns if turn.slice >= 0]
     pairs = _pairs(counted)
     unit = "turns" if len(pairs) >= _FEW_TURNS else "tasks"

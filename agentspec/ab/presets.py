@@ -62,8 +62,7 @@ def preset(name: str, options: PresetOptions) -> SliceCommand:
     openhands       OpenHands on local tasks, the same
     swebench        mini-swe-agent's own `swebench` batch, which needs Docker; options: `--subset lite --split dev`
 
-    Raises:
-        ConfigError: There is no such workload, or its options are not enough.
+    Raises ConfigError if there is no such workload, or its options are not enough.
     """
     if name not in NAMES:
         raise ConfigError(f"--workload must be one of {', '.join(NAMES)}, got {name!r}")
@@ -89,12 +88,7 @@ def preset(name: str, options: PresetOptions) -> SliceCommand:
 
 def _slice(template: str, options: PresetOptions, out: str, notes: Sequence[str] = ()) -> SliceCommand:
     return SliceCommand(
-        template=template,
-        count=options.tasks,
-        concurrency=options.concurrency,
-        seed=options.seed,
-        out=out,
-        notes=notes,
+        template=template, count=options.tasks, concurrency=options.concurrency, seed=options.seed, out=out, notes=notes
     )
 
 

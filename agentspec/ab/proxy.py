@@ -36,16 +36,14 @@ _MAX_BODY = 256 << 20
 
 
 class RecordingProxy:
-    """A proxy in a thread of its own, as a context manager.
+    """A proxy in a thread of its own, as a context manager. Raises ConfigError on entering, where aiohttp is not
+    installed.
 
     Args:
         upstream: The server's URL without `/v1`.
         api_key: Sent as the bearer token where it is not empty; else the client's own header is passed on.
         asks_for_steps: Whether the server understands SGLang's field `return_spec_tokens_details`.
         host: The address of this machine at which clients reach the proxy. Everybody who reaches it reaches the server.
-
-    Raises:
-        ConfigError: On entering, where aiohttp is not installed.
     """
 
     def __init__(

@@ -64,20 +64,14 @@ class Workload(Protocol):
         ...
 
     def run(self, start: int, count: int, target: Target) -> list[TaskResult]:
-        """Does tasks [start, start + count) and returns a result for each.
-
-        Raises:
-            ConfigError: The workload cannot be run at all.
-        """
+        """Does tasks [start, start + count) and returns a result for each. Raises ConfigError if the workload cannot be
+        run at all."""
         ...
 
 
 def filled(template: str, values: Mapping[str, object]) -> list[str]:
-    """The words of a command, with `{name}` replaced in each word. Other braces stay.
-
-    Raises:
-        ConfigError: The template is empty or has an open quote.
-    """
+    """The words of a command, with `{name}` replaced in each word. Other braces stay. Raises ConfigError if the
+    template is empty or has an open quote."""
     try:
         words = shlex.split(template)
     except ValueError as error:
@@ -98,10 +92,8 @@ def read_results(path: Path) -> list[TaskResult]:
     Each result names its task (`id`, `task_id`, `instance_id`, `session` or `task`) and its `seconds`. It may have
     `success`, `resolved` or `outcome`, `outside_seconds` or `model_seconds`, `command_seconds`, and `error`. Records of
     `agentspec.workflows.text_to_sql` and results of `agentspec.workflows.swe` have this form. A folder is read as one
-    of trajectories of mini-swe-agent.
-
-    Raises:
-        ConfigError: There is nothing at `path`, or a result lacks its task or seconds.
+    of trajectories of mini-swe-agent. Raises ConfigError if there is nothing at `path`, or a result lacks its task or
+    seconds.
     """
     if path.is_dir():
         return [_of_trajectory(file) for file in sorted(path.rglob("*.traj.json"))]

@@ -100,11 +100,8 @@ def _range(values: Sequence[float]) -> list[float]:
 def draw_profile(profile: Profile, path: str | Path) -> None:
     """Draws fitted over measured seconds (as SmartSpec, figure 7) and the residuals over them, to a .png or .svg file.
 
-    Points are coloured by their width.
-
-    Raises:
-        ConfigError: The profile has no measured points, the file's ending is neither of these, or matplotlib is not
-            installed.
+    Points are coloured by their width. Raises ConfigError if the profile has no measured points, the file's ending is
+    neither of these, or matplotlib is not installed.
     """
     path = Path(path)
     if path.suffix not in (".png", ".svg"):

@@ -15,10 +15,7 @@ from agentspec.installation import DISTRIBUTION
 
 # name -> (module that holds `add_arguments(parser)` and `run(args, rest) -> exit status`, help line)
 COMMANDS = {
-    "serve": (
-        "agentspec.cli.serve",
-        "start an SGLang server with agentspec on a GPU or a CPU",
-    ),
+    "serve": ("agentspec.cli.serve", "start an SGLang server with agentspec on a GPU or a CPU"),
     "settings": ("agentspec.cli.settings", "list the settings of the SGLang plugin"),
     "demo": ("agentspec.evals.run.demo", "compare plain SGLang, NGRAM and agentspec on the same text-to-SQL requests"),
     "bench": ("agentspec.evals.bench", "measure time and memory of the engine, of its peers and of the store"),

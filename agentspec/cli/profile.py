@@ -105,11 +105,8 @@ class _Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfilePlan:
-    """What to measure, and on which servers.
-
-    Raises:
-        ConfigError: A value is out of range, or not exactly one of `url` and `model` is given.
-    """
+    """What to measure, and on which servers. Raises ConfigError if a value is out of range, or not exactly one of `url`
+    and `model` is given."""
 
     url: str | None = None
     """URL of a running server."""
@@ -176,12 +173,8 @@ class ProfilePlan:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Measures, fits and writes the profile.
-
-    Raises:
-        ConfigError: An argument is out of range, or the points do not determine the costs.
-        ServerError: A server did not start, or does not tell its steps.
-    """
+    """Measures, fits and writes the profile. Raises ConfigError if an argument is out of range, or the points do not
+    determine the costs, and ServerError if a server did not start, or does not tell its steps."""
     plan = ProfilePlan(
         url=args.url,
         model=Path(args.model) if args.model else None,
@@ -208,12 +201,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def measured_profile(plan: ProfilePlan) -> Profile:
-    """Starts the servers one after another, measures and fits.
-
-    Raises:
-        ConfigError: The points do not determine the costs.
-        ServerError: A server did not start, or does not tell its steps.
-    """
+    """Starts the servers one after another, measures and fits. Raises ConfigError if the points do not determine the
+    costs, and ServerError if a server did not start, or does not tell its steps."""
     prompts = recorded_prompts(plan.calls) if plan.calls else []
     points: list[MeasuredPoint] = []
     peaks: dict[str, float] = {}

@@ -41,6 +41,7 @@ from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.estimates import Estimates
 from agentspec.progress import Progress
+from agentspec.simulation.report import row_line
 
 _PACKAGES = ("agentspec", "arctic-inference", "sglang", "numpy")
 _MAX_DRAFT_TOKENS = 1 << 16
@@ -141,11 +142,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Replays every trace with every system and setting and prints one row for each.
-
-    Raises:
-        ConfigError: An argument is out of range or unknown, a file cannot be read, or a peer is not installed.
-    """
+    """Replays every trace with every system and setting and prints one row for each. Raises ConfigError if an argument
+    is out of range or unknown, a file cannot be read, or a peer is not installed."""
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec replay --help")
     if args.limit is not None and args.limit < 1:
@@ -170,15 +168,15 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     traces = _read_traces(args.traces, tokenizer)
     warm = [call for trace in _read_traces(args.warm or [], tokenizer) for call in trace.calls]
     rows = []
-    print(_row_line(dict.fromkeys(_COLUMNS, "")))
+    print(row_line(None, _COLUMNS))
     for row in _rows(traces, warm, args, limits):
         rows.append(row)
-        print(_row_line(row), flush=True)
+        print(row_line(row, _COLUMNS), flush=True)
     if args.curve:
         mark_frontier(rows)
         for row in rows:
             if row["frontier"]:
-                print(f"unbeaten: {_row_line(row)}")
+                print(f"unbeaten: {row_line(row, _COLUMNS)}")
     if args.plot:
         args.plot.write_text(svg(_panels(rows), "drafted tokens a step", "accepted tokens a step"), encoding="utf-8")
     if args.json:
@@ -192,10 +190,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def _rows(
-    traces: Sequence[Trace],
-    warm: Sequence[Call],
-    args: argparse.Namespace,
-    limits: Sequence[int],
+    traces: Sequence[Trace], warm: Sequence[Call], args: argparse.Namespace, limits: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     for trace in traces:
         calls = trace.calls[: args.limit]
@@ -346,11 +341,7 @@ def _own_variant(
         parts += [f"{len(args.corpus)} corpora"] if args.corpus else []
         parts += [f"{args.siblings} siblings"] if args.siblings is not None else []
         make = partial(
-            make,
-            min_token_prob=least,
-            corpora=corpora_of(args),
-            estimates=estimates,
-            max_siblings=args.siblings,
+            make, min_token_prob=least, corpora=corpora_of(args), estimates=estimates, max_siblings=args.siblings
         )
     return Variant(system, ", ".join(parts) or "defaults", make)
 
@@ -380,41 +371,18 @@ PEERS: dict[str, Callable[[int, Sequence[Call], bool], list[Variant]]] = {
     "oracle": _oracle_variants,
 }
 
+# A row's key -> its title and format
 _COLUMNS = {
-    "set": "<28",
-    "pass": "<6",
-    "system": "<16",
-    "setting": "<16",
-    "max_draft_tokens": ">5",
-    "accept_length": ">15",
-    "accepted_per_step": ">10",
-    "drafted_per_step": ">9",
-    "steps": ">9",
-    "calibration_error": ">8",
-    "draft_us_per_step": ">9",
-    "open_us_per_call": ">10",
+    "set": ("set", "<28"),
+    "pass": ("pass", "<6"),
+    "system": ("system", "<16"),
+    "setting": ("setting", "<16"),
+    "max_draft_tokens": ("N", ">5"),
+    "accept_length": ("accept length", ">15.2f"),
+    "accepted_per_step": ("accepted", ">10.2f"),
+    "drafted_per_step": ("drafted", ">9.2f"),
+    "steps": ("steps", ">9"),
+    "calibration_error": ("ECE", ">8.3f"),
+    "draft_us_per_step": ("us/step", ">9.2f"),
+    "open_us_per_call": ("us/open", ">10.2f"),
 }
-_TITLES = {
-    "max_draft_tokens": "N",
-    "accept_length": "accept length",
-    "accepted_per_step": "accepted",
-    "drafted_per_step": "drafted",
-    "calibration_error": "ECE",
-    "draft_us_per_step": "us/step",
-    "open_us_per_call": "us/open",
-}
-
-
-def _row_line(row: dict[str, Any]) -> str:
-    """One row as a line of text; a row of empty strings gives the header."""
-    cells = []
-    for name, alignment in _COLUMNS.items():
-        value = row[name]
-        if value == "":
-            value = _TITLES.get(name, name)
-        elif isinstance(value, float):
-            value = f"{value:.3f}" if name == "calibration_error" else f"{value:.2f}"
-        elif value is None:
-            value = "-"
-        cells.append(f"{value:{alignment}}")
-    return " ".join(cells).rstrip()

@@ -22,13 +22,7 @@ _DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     add = parser.add_argument
-    add(
-        "paths",
-        nargs="+",
-        type=Path,
-        metavar="PATH",
-        help="a log, or a folder with logs; formats are recognized",
-    )
+    add("paths", nargs="+", type=Path, metavar="PATH", help="a log, or a folder with logs; formats are recognized")
     add(
         "--tokenizer",
         metavar="NAME|PATH",
@@ -72,19 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=int, default=0, metavar="S", help="seed of all draws (default %(default)s)")
     add("--model", metavar="PATH", help="the served model, for the verdict's command")
-    add(
-        "--include-text",
-        action="store_true",
-        help="put excerpts of outputs into the report; otherwise it has no text of the logs",
-    )
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Reads the logs and prints the verdict.
-
-    Raises:
-        ConfigError: An argument is unknown or out of range, or nothing could be read.
-    """
+    """Reads the logs and prints the verdict. Raises ConfigError if an argument is unknown or out of range, or nothing
+    could be read."""
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec report --help")
     for name, file in (("--out", args.out), ("--json", args.json)):
@@ -97,7 +83,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         seconds=args.seconds,
         replay=args.replay,
         seed=args.seed,
-        include_text=args.include_text,
         model=_model(args),
         command=_command(args),
     )
@@ -148,6 +133,4 @@ def _command(args: argparse.Namespace) -> str:
         words.append(f"--replay {args.replay}")
     if args.seed:
         words.append(f"--seed {args.seed}")
-    if args.include_text:
-        words.append("--include-text")
     return " ".join(words)

@@ -9,12 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from agentspec.errors import ConfigError
-from agentspec.integrations.sglang.setting_sources import (
-    CONFIG_FLAG,
-    CONFIG_MEANING,
-    CONFIG_VARIABLE,
-    SECRET_VARIABLES,
-)
+from agentspec.integrations.sglang.setting_sources import CONFIG_FLAG, CONFIG_MEANING, CONFIG_VARIABLE, SECRET_VARIABLES
 from agentspec.integrations.sglang.settings import (
     FIELDS,
     FLAGS,
@@ -121,11 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Prints the settings.
-
-    Raises:
-        ConfigError: An argument is unknown.
-    """
+    """Prints the settings. Raises ConfigError if an argument is unknown."""
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec settings --help")
     if args.json:

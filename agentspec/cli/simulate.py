@@ -109,11 +109,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tell controllers which drafted tokens will be accepted, as an oracle would",
     )
     add("--whole-batches", action="store_true", help="decode each batch to its end before the next one begins")
-    add(
-        "--pad-context",
-        action="store_true",
-        help="charge every row for the context of the longest row, as the reference kernels do",
-    )
     add("--ragged", action="store_true", help="verify rows without padding, as the reference kernels do")
     add("--no-prefix-cache", action="store_true", help="compute every prompt in full")
     add("--extrapolate", action="store_true", help="allow steps outside the measured range of the profile")
@@ -123,11 +118,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Serves the requests once for each arrivals, controller and seed, and prints one row for each.
-
-    Raises:
-        ConfigError: An argument is unknown or out of range, or a file cannot be read.
-    """
+    """Serves the requests once for each arrivals, controller and seed, and prints one row for each. Raises ConfigError
+    if an argument is unknown or out of range, or a file cannot be read."""
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec simulate --help")
     if args.requests < 1:
@@ -152,7 +144,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         max_width=min(args.max_draft_tokens + 1, acceptance.max_width),
         widths=() if args.ragged and args.widths == "profile" else _widths(args.widths, profile),
         draft_seconds=args.draft_us * 1e-6,
-        pads_context=args.pad_context,
         ragged=args.ragged,
         whole_batches=args.whole_batches,
         admission=args.admission,

@@ -34,12 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Shows a server once, or until the user interrupts.
-
-    Raises:
-        ConfigError: An argument is wrong, or rich is missing.
-        ServerError: Nothing answers at first, it is not an SGLang server, or agentspec is not active in it.
-    """
+    """Shows a server once, or until the user interrupts. Raises ConfigError if an argument is wrong, or rich is
+    missing, and ServerError if nothing answers at first, it is not an SGLang server, or agentspec is not active in
+    it."""
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec top --help")
     if not args.interval > 0:

@@ -98,12 +98,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Fits, measures, and writes the estimates.
-
-    Raises:
-        ConfigError: An argument is out of range or unknown, a file cannot be read, the traces have nothing to fit or
-            measure on, or scipy is not installed.
-    """
+    """Fits, measures, and writes the estimates. Raises ConfigError if an argument is out of range or unknown, a file
+    cannot be read, the traces have nothing to fit or measure on, or scipy is not installed."""
     if args.draft_model:
         return _tune_threshold(args, rest)
     if rest:

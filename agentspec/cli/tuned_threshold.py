@@ -22,12 +22,7 @@ from agentspec.integrations.servers.server import Server
 from agentspec.integrations.servers.told_steps import rest_of
 from agentspec.progress import say
 from agentspec.scheduling import Profile
-from agentspec.scheduling.baselines.threshold_search import (
-    StepPrices,
-    StopOutcome,
-    fixed_outcomes,
-    threshold_outcomes,
-)
+from agentspec.scheduling.baselines.threshold_search import StepPrices, StopOutcome, fixed_outcomes, threshold_outcomes
 
 _MOST_PROMPT = 1024
 _CONTEXTS = (64, 512)
@@ -36,11 +31,7 @@ _LEAST_STEPS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdPlan:
-    """What to search a threshold for.
-
-    Raises:
-        ConfigError: A value is out of range.
-    """
+    """What to search a threshold for. Raises ConfigError if a value is out of range."""
 
     log: Path
     """Its prompts are answered."""
@@ -122,12 +113,8 @@ class ThresholdReport:
 
 
 def threshold_report(plan: ThresholdPlan) -> ThresholdReport:
-    """Records chains on a server, and prices all thresholds.
-
-    Raises:
-        ConfigError: The log has no prompts, there are too few drafts, or the profile lacks a draft model's times.
-        ServerError: A server did not start.
-    """
+    """Records chains on a server, and prices all thresholds. Raises ConfigError if the log has no prompts, there are
+    too few drafts, or the profile lacks a draft model's times, and ServerError if a server did not start."""
     prompts = recorded_prompts(plan.log)
     profile = Profile.load(plan.profile) if plan.profile else _measured(plan)
     if profile.drafter is None:

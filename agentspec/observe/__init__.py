@@ -11,14 +11,6 @@ from agentspec.observe.server_checks import check_rank, check_server
 from agentspec.observe.summary import Summary, summarise
 
 __all__ = [
-    "Change",
-    "Finding",
-    "ServerClient",
-    "ServerState",
-    "Severity",
-    "Summary",
-    "change",
-    "check_rank",
-    "check_server",
-    "summarise",
-]
+    "Change", "Finding", "ServerClient", "ServerState", "Severity", "Summary", "change", "check_rank",
+    "check_server", "summarise",
+]  # fmt: skip

@@ -18,12 +18,8 @@ class AdminClient(ServerClient):
     """One server by its URL; `api_key` is its admin key."""
 
     def get(self, path: str) -> Any:
-        """The server's answer, parsed.
-
-        Raises:
-            ManagementError: The server refuses; the message is its own.
-            ServerError: Nothing answers, or another engine does.
-        """
+        """The server's answer, parsed. Raises ManagementError if the server refuses; the message is its own, and
+        ServerError if nothing answers, or another engine does."""
         return self._ask("GET", path)
 
     def delete(self, path: str) -> Any:

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentspec.observe.counts import Change
-from agentspec.observe.findings import Finding, Severity
-
-OK, INFO, WARNING = Severity.OK, Severity.INFO, Severity.WARNING
+from agentspec.observe.findings import Finding, info, ok, warning
 
 # With fewer steps than this, sums are not meaningful.
 _FEW_STEPS = 50
@@ -32,10 +30,9 @@ def check_controller(block: Mapping[str, Any], changed: Change) -> Iterator[Find
     planned = sum(plans.values())
     costs = _judged(control)
     if planned and held_back > planned / 2:
-        yield Finding(
-            severity=WARNING,
-            name="controller",
-            seen=f"{name} let {held_back} of {planned} steps decode plainly though there were drafts; {costs}",
+        yield warning(
+            "controller",
+            f"{name} let {held_back} of {planned} steps decode plainly though there were drafts; {costs}",
             means="by its estimates and measured seconds, drafts do not pay here: too few are accepted, or verifying "
             "more tokens takes too long",
             remedy="if the prediction is far from what is observed, measure this machine: `agentspec profile`, then "
@@ -46,16 +43,15 @@ def check_controller(block: Mapping[str, Any], changed: Change) -> Iterator[Find
     measured = control.get("measured_steps", 0)
     ratio = control["observed_seconds"] / control["predicted_seconds"] if control.get("predicted_seconds") else 1.0
     if measured >= _FEW_STEPS and not 1 / _MISJUDGED < ratio < _MISJUDGED:
-        yield Finding(
-            severity=WARNING,
-            name="controller",
-            seen=f"{name}: {costs}",
+        yield warning(
+            "controller",
+            f"{name}: {costs}",
             means="widths are chosen by wrong times",
             remedy="measure this machine anew with `agentspec profile` and serve with --agentspec-profile FILE; a machine "
             "that others use has no steady times",
         )
         return
-    yield Finding(severity=OK, name="controller", seen=f"{name}: {costs}")
+    yield ok("controller", f"{name}: {costs}")
 
 
 def _judged(control: Mapping[str, Any]) -> str:
@@ -84,24 +80,22 @@ def check_drafter(block: Mapping[str, Any], changed: Change) -> Iterator[Finding
     if steps < _FEW_STEPS:
         return
     if drafter.get("paused") is True:
-        yield Finding(
-            severity=INFO,
-            name="drafter",
-            seen=f"{seen}; it is paused at present",
+        yield info(
+            "drafter",
+            f"{seen}; it is paused at present",
             means="its drafts save less time than following every text takes, so requests that run or start now never have them",
             remedy="none, where suffix drafts serve; --agentspec-tau inf makes it draft always",
         )
     elif not ran:
-        yield Finding(
-            severity=INFO,
-            name="drafter",
-            seen=seen,
+        yield info(
+            "drafter",
+            seen,
             means="suffix drafts promise more in every step, or the draft model costs more than it brings "
             f"({_figure(drafter.get('draft_ms'))} ms a draft of one row)",
             remedy="none, where suffix drafts serve; --agentspec-tau inf makes it draft always",
         )
     else:
-        yield Finding(severity=OK, name="drafter", seen=seen)
+        yield ok("drafter", seen)
 
 
 def _figure(value: Any) -> str:

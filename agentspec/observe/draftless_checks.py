@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from agentspec.observe.counts import Change
-from agentspec.observe.findings import Finding, Severity
+from agentspec.observe.findings import Finding, Severity, info, warning
 
 # With fewer rows than this, shares are not meaningful.
 _FEW_ROWS = 50
@@ -97,10 +97,9 @@ def check_drafts(block: Mapping[str, Any], changed: Change) -> Iterator[Finding]
     }
     without = sum(reasons.values())
     if rows < _FEW_ROWS:
-        yield Finding(
-            severity=Severity.INFO,
-            name="drafts",
-            seen=f"{rows} rows were verified so far, {drafted} tokens drafted",
+        yield info(
+            "drafts",
+            f"{rows} rows were verified so far, {drafted} tokens drafted",
             means="that is too little to judge by",
             remedy="ask again after some requests",
         )
@@ -121,10 +120,9 @@ def check_drafts(block: Mapping[str, Any], changed: Change) -> Iterator[Finding]
         remedy="see the reasons below" if means and reasons else "",
     )
     if drafted and accepted < _LOW_ACCEPTANCE * drafted:
-        yield Finding(
-            severity=Severity.WARNING,
-            name="acceptance",
-            seen=f"{accepted} of {drafted} drafted tokens were accepted ({accepted / drafted:.0%})",
+        yield warning(
+            "acceptance",
+            f"{accepted} of {drafted} drafted tokens were accepted ({accepted / drafted:.0%})",
             means="what is found does not go on as it did before: the work hardly repeats, or estimates are too sure",
             remedy="fit estimates to your logs: `agentspec tune LOGS --out FILE`, then --agentspec-estimates FILE",
         )

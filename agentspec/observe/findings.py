@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 
 class Severity(StrEnum):
@@ -37,6 +38,13 @@ class Finding:
 
     def as_dict(self) -> dict[str, object]:
         return dataclasses.asdict(self)
+
+
+def _finding(severity: Severity, name: str, seen: str, means: str = "", remedy: str = "") -> Finding:
+    return Finding(severity=severity, name=name, seen=seen, means=means, remedy=remedy)
+
+
+error, warning, info, ok = (partial(_finding, severity) for severity in Severity)
 
 
 def worst_first(findings: list[Finding]) -> list[Finding]:

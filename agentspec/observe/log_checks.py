@@ -13,7 +13,7 @@ from agentspec.analysis.logs.account import Account
 from agentspec.analysis.logs.formats.messages import read_messages
 from agentspec.analysis.replay import SessionReader, Tokenizer
 from agentspec.errors import ConfigError
-from agentspec.observe.findings import Finding, Severity
+from agentspec.observe.findings import Finding, Severity, info, ok, warning
 from agentspec.observe.repeats import LENGTH, share_in, windows
 from agentspec.observe.templates import ComingBack, Render, compare
 from agentspec.progress import Progress
@@ -82,18 +82,8 @@ def check_sessions(
     tokenizer: Tokenizer,
     render: Render | None,
 ) -> list[Finding]:
-    """Findings on chat logs and traces.
-
-    Args:
-        sessions: Sessions that check_session() accepted, in order.
-        bad_lines: The lines that are not sessions.
-        account: What check_session() did not know in the others.
-        tokenizer: The served model's tokenizer.
-        render: The served model's chat template, if it has one.
-
-    Raises:
-        ConfigError: There is no session.
-    """
+    """Findings on sessions that check_session() accepted, in order; `account` has what it did not know in them. Raises
+    ConfigError if there is no session."""
     if not sessions:
         first = f"; the first bad line: {bad_lines[0]}" if bad_lines else ""
         raise ConfigError(f"there is no session among the lines{first}; a session has `messages` or `calls`")
@@ -101,20 +91,18 @@ def check_sessions(
     findings = [_repeats(found, len(sessions))]
     if bad_lines:
         findings.append(
-            Finding(
-                severity=Severity.WARNING,
-                name="lines",
-                seen=f"{len(bad_lines)} lines are no session; the first: {bad_lines[0]}",
+            warning(
+                "lines",
+                f"{len(bad_lines)} lines are no session; the first: {bad_lines[0]}",
                 means="they were left out",
                 remedy="each line must be an object with `messages` or `calls`",
             )
         )
     if account.unknown:
         findings.append(
-            Finding(
-                severity=Severity.WARNING,
-                name="messages",
-                seen=f"not known: {account.not_understood()}",
+            warning(
+                "messages",
+                f"not known: {account.not_understood()}",
                 means="they were not read, so the shares above are of the other text",
                 remedy="`agentspec report` tells for each format what it reads; log what the model wrote as chat messages",
             )
@@ -136,11 +124,10 @@ def _repeats(found: LogRepeats, sessions: int) -> Finding:
         "earlier outputs"
     )
     if found.share >= LITTLE:
-        return Finding(severity=Severity.OK, name="repeats", seen=seen)
-    return Finding(
-        severity=Severity.WARNING,
-        name="repeats",
-        seen=seen,
+        return ok("repeats", seen)
+    return warning(
+        "repeats",
+        seen,
         means="the work hardly repeats: suffix drafts will bring little",
         remedy="a draft model beside them (--speculative-draft-model-path), or texts to draft from: `agentspec corpus build`",
     )
@@ -151,7 +138,7 @@ def _line_ends(sessions: Sequence[dict[str, Any]], found: LogRepeats, tokenizer:
     said = sum(_has_returns(session, assistant=True) for session in sessions)
     seen = f"{asked} of {len(sessions)} sessions have CRLF lines in their prompts, {said} in their outputs"
     if asked <= said:
-        return Finding(severity=Severity.OK, name="line-ends", seen=seen)
+        return ok("line-ends", seen)
     unified = log_repeats([_with_newlines(session) for session in sessions], tokenizer)
     gain = unified.share - found.share
     return Finding(
@@ -204,10 +191,9 @@ def _coming_back(back: ComingBack) -> list[Finding]:
         )
     if back.failed:
         findings.append(
-            Finding(
-                severity=Severity.INFO,
-                name="template-refused",
-                seen=f"the chat template refused {len(back.failed)} conversations; the first: {back.failed[0][:200]}",
+            info(
+                "template-refused",
+                f"the chat template refused {len(back.failed)} conversations; the first: {back.failed[0][:200]}",
                 means="they were not compared",
             )
         )

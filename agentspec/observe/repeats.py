@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-LENGTH = 8
-"""The minimum number of tokens of a repeat."""
+from agentspec.analysis.replay.runs import LENGTH, windows
 
-# An odd multiplier mixes the bits of a rolling polynomial modulo 2**64.
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+__all__ = ["LENGTH", "Repeats", "repeats_by_namespace", "share_in", "windows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,17 +22,6 @@ class Repeats:
     """The number of positions that repeat text of the same namespace."""
     elsewhere: int
     """The number of positions that repeat text of other namespaces only."""
-
-
-def windows(tokens: NDArray[np.int32]) -> NDArray[np.uint64]:
-    """uint64[max(n - LENGTH + 1, 0)], for tokens int32[n] what stands for the LENGTH tokens from each place on; different
-    ones are alike once in 2**64."""
-    n = len(tokens) - LENGTH + 1
-    found = np.zeros(max(n, 0), np.uint64)
-    for at in range(LENGTH if n > 0 else 0):
-        found = (found ^ (tokens[at : at + n].astype(np.uint64) + np.uint64(1))) * _MULTIPLIER
-        found ^= found >> np.uint64(29)
-    return found
 
 
 def repeats_by_namespace(outputs: Sequence[tuple[str, NDArray[np.int32]]]) -> dict[str, Repeats]:

@@ -39,11 +39,8 @@ class ComingBack:
 
 
 def chat_template(folder: Path) -> Render | None:
-    """What a model's chat template makes of messages; None where the folder has none.
-
-    Raises:
-        ConfigError: The package transformers, which reads it, is missing or cannot.
-    """
+    """What a model's chat template makes of messages; None where the folder has none. Raises ConfigError if the package
+    transformers, which reads it, is missing or cannot."""
     if importlib.util.find_spec("transformers") is None:
         raise ConfigError(
             "chat templates need the package transformers, which is not installed; pass the tokenizer's file"

@@ -22,11 +22,8 @@ def is_table(table: Table) -> bool:
 
 
 def parse_table(text: str) -> Table:
-    """Reads lengths by batch size as they are written in settings, such as 1:7,8:3,32:0; "" is ().
-
-    Raises:
-        ConfigError: The text is something else.
-    """
+    """Reads lengths by batch size as they are written in settings, such as 1:7,8:3,32:0; "" is (). Raises ConfigError
+    if the text is something else."""
     pairs = [part.split(":") for part in text.split(",") if part.strip()]
     try:
         return tuple((int(size), int(length)) for size, length in pairs)
@@ -38,11 +35,7 @@ def parse_table(text: str) -> Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlConfig:
-    """Settings of a controller.
-
-    Raises:
-        ConfigError: A field has the wrong type or lies outside its range.
-    """
+    """Settings of a controller. Raises ConfigError if a field has the wrong type or lies outside its range."""
 
     controller: ControllerName = "goodput"
     """"goodput": the width with the most expected tokens per second, by the estimates of the current drafts.

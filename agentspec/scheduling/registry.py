@@ -25,23 +25,12 @@ CONTROLLERS: Mapping[str, Callable[[ControlConfig, Profile | None], Controller]]
 
 # Hybrid rules that judge rows one by one. The others weigh the whole step (agentspec.scheduling.hybrid): "expected" by
 # the estimates of the drafts, "payoff" by the predictions of baselines/payoff.py.
-ROW_RULES: Mapping[str, RowRule] = {
-    "score": weak_by_score,
-    "match-length": weak_by_match_length,
-}
+ROW_RULES: Mapping[str, RowRule] = {"score": weak_by_score, "match-length": weak_by_match_length}
 
 
 def make_controller(config: ControlConfig, profile: Profile | None, key: ProfileKey | None = None) -> Controller:
-    """The controller that the settings name. It starts from the profile if there is one.
-
-    Args:
-        config: Settings.
-        profile: Measured costs. None: the controller learns costs from steps.
-        key: The server's key. None: any profile is accepted.
-
-    Raises:
-        ConfigError: The profile's key is not `key`, or the profile lacks figures that the controller needs.
-    """
+    """The controller that the settings name. It starts from the profile if there is one, and else learns costs from
+    steps. Raises ConfigError if the profile is of another `key`, or lacks figures that the controller needs."""
     if profile is not None and key is not None:
         profile.require(key)
     return CONTROLLERS[config.controller](config, profile)

@@ -22,24 +22,7 @@ from agentspec.simulation.requests import Requests, draw_requests, ordered_reque
 from agentspec.simulation.server import ServerConfig, simulate
 
 __all__ = [
-    "BUILT_IN_PROFILES",
-    "Acceptance",
-    "Arrivals",
-    "Latencies",
-    "Metrics",
-    "Requests",
-    "RunLog",
-    "ServerConfig",
-    "StepFigures",
-    "acceptance_at_rate",
-    "arrival_forms",
-    "draw_requests",
-    "find_profile",
-    "is_rate",
-    "measure",
-    "ordered_requests",
-    "parse_arrivals",
-    "rate_forms",
-    "record_acceptance",
-    "simulate",
-]
+    "BUILT_IN_PROFILES", "Acceptance", "Arrivals", "Latencies", "Metrics", "Requests", "RunLog", "ServerConfig",
+    "StepFigures", "acceptance_at_rate", "arrival_forms", "draw_requests", "find_profile", "is_rate", "measure",
+    "ordered_requests", "parse_arrivals", "rate_forms", "record_acceptance", "simulate",
+]  # fmt: skip

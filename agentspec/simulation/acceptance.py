@@ -30,11 +30,8 @@ MAX_NODES = 127
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Acceptance:
-    """n requests with m places in total and at most w nodes at each place, roots included.
-
-    Raises:
-        ConfigError: Shapes or values contradict each other.
-    """
+    """n requests with m places in total and at most w nodes at each place, roots included. Raises ConfigError if shapes
+    or values contradict each other."""
 
     name: str
     """The source of the requests, for people."""

@@ -30,12 +30,8 @@ FORMS = ", ".join(":".join([kind, *fields]) for kind, fields in _FIELDS.items())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """When requests arrive.
-
-    Raises:
-        ConfigError: An interval, a length of a phase or the number of clients is not positive and finite, or `cv` is
-            negative.
-    """
+    """When requests arrive. Raises ConfigError if an interval, a length of a phase or the number of clients is not
+    positive and finite, or `cv` is negative."""
 
     intervals: tuple[float, ...] = ()
     """Mean seconds between requests, for each phase; () with clients."""
@@ -109,10 +105,7 @@ class Arrivals:
 
 def parse_arrivals(text: str, service_rate: float | None = None) -> Arrivals:
     """Reads one of the forms above. A RATE that ends with `x` is a multiple of `service_rate`, in requests per second.
-
-    Raises:
-        ConfigError: The form is unknown, or a number is invalid or out of range.
-    """
+    Raises ConfigError if the form is unknown, or a number is invalid or out of range."""
     kind, *words = text.split(":")
     fields = _FIELDS.get(kind)
     if fields is None or len(words) != len(fields):
@@ -130,11 +123,6 @@ def parse_arrivals(text: str, service_rate: float | None = None) -> Arrivals:
     if kind == "gamma":
         return Arrivals(intervals=(numbers[0],), cv=numbers[1])
     return Arrivals(intervals=(numbers[1], numbers[2]), cv=numbers[3], phase_seconds=numbers[0])
-
-
-def is_relative(text: str) -> bool:
-    """Whether parse_arrivals() needs a service rate for this text."""
-    return text.startswith("poisson:") and text.endswith("x")
 
 
 def _rate(word: str, service_rate: float | None, text: str) -> float:

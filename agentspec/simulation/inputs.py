@@ -29,17 +29,9 @@ _BATCH_SIZES = tuple(1 << power for power in range(9))
 def controller_named(
     name: str, profile: Profile, acceptance: Acceptance | None = None, widths: Sequence[int] = ()
 ) -> Controller:
-    """A new controller.
-
-    Args:
-        name: One of CONTROLLERS. OBJECTIVE is an Objective, smartspec may name any LengthModel, and plain is fixed:0.
-        profile: The costs that the controller starts from.
-        acceptance: The source of a batch table; None: the default acceptance rate of the settings.
-        widths: Widths whose lengths a batch table chooses from; (): any.
-
-    Raises:
-        ConfigError: The name is unknown.
-    """
+    """A new controller: one of CONTROLLERS. OBJECTIVE is an Objective, smartspec may name any LengthModel, and plain is
+    fixed:0. A batch table is that of `acceptance`, or of the settings' acceptance rate, for lengths of `widths`.
+    Raises ConfigError if the name is unknown."""
     kind, _, rest = ("fixed:0" if name == "plain" else name).partition(":")
     options: dict[str, object] = {"controller": kind}
     if kind == "fixed":

@@ -28,24 +28,9 @@ _FIELDS = {"beta": 2, "power": 2, "medusa": 3}
 def acceptance_at_rate(
     text: str, num_requests: int, prompt_tokens: int, output_tokens: int, max_draft_tokens: int, seed: int
 ) -> Acceptance:
-    """Makes synthetic requests of one length.
-
-    Args:
-        text: One of the forms above.
-        num_requests: Number of requests.
-        prompt_tokens: Prompt tokens of each request. None of them is cached.
-        output_tokens: Output tokens of each request.
-        max_draft_tokens: Tokens drafted at each place. Medusa trees have a size of their own.
-        seed: Seed of the accepted tokens.
-
-    Raises:
-        ConfigError: The form is unknown, or a number is invalid or out of range.
-    """
-    for name, value in (
-        ("requests", num_requests),
-        ("prompt tokens", prompt_tokens),
-        ("output tokens", output_tokens),
-    ):
+    """Makes synthetic requests of one length, in one of the forms above. No prompt token is cached, and Medusa trees
+    have a size of their own. Raises ConfigError if the form is unknown, or a number is out of range."""
+    for name, value in (("requests", num_requests), ("prompt tokens", prompt_tokens), ("output tokens", output_tokens)):
         if value < 1:
             raise ConfigError(f"{name} must be at least 1, got {value}; pass a positive integer")
     if not 1 <= max_draft_tokens < MAX_NODES:

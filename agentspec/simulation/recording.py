@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,28 +27,22 @@ def record_acceptance(
     config: EngineConfig | None = None,
     *,
     warm: Iterable[Call] = (),
-    engine: Engine | None = None,
-    times: Sequence[tuple[float, float]] | None = None,
     on_call: Callable[[int], object] = _nothing,
 ) -> Acceptance:
     """Learns the calls of `warm`, then drafts after every output token of `calls`, one call after another.
 
-    Without times, a call drafts from all calls before it, as if they had been answered. A server that answers many
-    calls at a time has learnt fewer. Estimates learn online only from the first token after each place, because the
-    next place has a new draft.
+    A call drafts from all calls before it, as if they had been answered. A server that answers many calls at a time has
+    learnt fewer. Estimates learn online only from the first token after each place, because the next place has a new
+    draft.
 
     Args:
         name: Name of the result.
         calls: Calls in the order in which they were sent.
         config: The engine's configuration. A place has at most max_draft_tokens drafted nodes. None: the defaults.
         warm: Calls that were answered before.
-        engine: An engine that has learnt already, used with its own configuration; None: a new one.
-        times: The times when each call was sent and answered, in seconds, ascending by the time sent. At each token a
-            call drafts from the earlier calls that had been answered by then. Its tokens are assumed to come at equal
-            intervals. None: see above.
         on_call: Called with the number of finished calls.
     """
-    engine = engine or Engine(config or EngineConfig())
+    engine = Engine(config or EngineConfig())
     for call in warm:
         remember(engine, call)
     width = engine.config.max_draft_tokens + 1
@@ -59,19 +52,12 @@ def record_acceptance(
     parents = np.full((num_places, width), -1, np.int8)
     accepted = np.zeros((num_places, width), np.uint8)
     place = 0
-    # A heap of (time of the answer, id).
-    unanswered: list[tuple[float, str]] = []
     for number, call in enumerate(calls, 1):
         truth = call.output.tolist()
-        name_of_call = f"{_ID} {number}"
-        sent, answered = times[number - 1] if times else (0.0, 0.0)
-        engine.open(name_of_call, call.prompt)
+        engine.open(_ID, call.prompt)
         for done in range(1, len(truth)):
-            now = sent + (answered - sent) * done / len(truth)
-            while unanswered and unanswered[0][0] <= now:
-                engine.close(heappop(unanswered)[1])
-            engine.extend(name_of_call, call.output[done - 1 : done])
-            row = engine.draft([name_of_call]).row(0)
+            engine.extend(_ID, call.output[done - 1 : done])
+            row = engine.draft([_ID]).row(0)
             n = len(row.tokens)
             num_nodes[place] = n
             estimates[place, :n] = row.estimates
@@ -79,14 +65,9 @@ def record_acceptance(
             for node in accepted_nodes(as_draft(row), truth[done:-1]):
                 accepted[place, node + 1 :] += 1
             place += 1
-        engine.extend(name_of_call, call.output[-1:])
-        if times:
-            heappush(unanswered, (answered, name_of_call))
-        else:
-            engine.close(name_of_call)
+        engine.extend(_ID, call.output[-1:])
+        engine.close(_ID)
         on_call(number)
-    for _, name_of_call in sorted(unanswered):
-        engine.close(name_of_call)
     lengths = [len(call.output) - 1 for call in calls]
     return Acceptance(
         name=name,

@@ -30,11 +30,13 @@ _COLUMNS = {
 }
 
 
-def row_line(row: Row | None) -> str:
-    """One row as a line of text; None gives the header."""
+def row_line(row: Row | None, columns: Mapping[str, tuple[str, str]] = _COLUMNS) -> str:
+    """One row as a line of text, by its keys' titles and formats; None gives the header."""
     cells = []
-    for name, (title, form) in _COLUMNS.items():
-        cells.append(f"{title:{form.split('.')[0]}}" if row is None else f"{row[name]:{form}}")
+    for name, (title, form) in columns.items():
+        value = title if row is None else row[name]
+        is_number = isinstance(value, int | float)
+        cells.append(f"{'-' if value is None else value:{form if is_number else form.split('.')[0]}}")
     return " ".join(cells).rstrip()
 
 

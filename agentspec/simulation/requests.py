@@ -37,19 +37,9 @@ class Requests:
 def draw_requests(
     acceptance: Acceptance, arrivals: Arrivals, num_requests: int, seed: int, *, prefix_cache: bool = True
 ) -> Requests:
-    """Draws requests and their times. A seed draws the same requests at any rate of arrivals.
-
-    Args:
-        acceptance: The requests to draw from. Each is taken once, in random order, before any is taken again.
-        arrivals: When the requests arrive.
-        num_requests: Number of requests.
-        seed: Seed of all draws.
-        prefix_cache: Whether the beginning of a prompt that an earlier request of its session computed is cached.
-            Eviction from that cache is not simulated.
-
-    Raises:
-        ConfigError: There is no request.
-    """
+    """Draws requests and their times. A seed draws the same requests at any rate of arrivals, each once, in random
+    order, before any is drawn again. With `prefix_cache`, the beginning of a prompt that an earlier request of its
+    session computed is cached, and never evicted. Raises ConfigError if there is no request."""
     _require_some(num_requests)
     rng = np.random.default_rng([seed, 1])
     rounds = -(-num_requests // len(acceptance))

@@ -29,11 +29,7 @@ from agentspec.simulation.requests import Requests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Limits of a simulated server.
-
-    Raises:
-        ConfigError: A field is out of range.
-    """
+    """Limits of a simulated server. Raises ConfigError if a field is out of range."""
 
     max_running: int = 256
     """Greatest number of requests decoded together."""
@@ -55,9 +51,6 @@ class ServerConfig:
     """The costs besides verification; None: nothing, and a prefill takes as long as a verification of its size."""
     plain: bool = False
     """Whether to decode without verification. A step then takes the seconds of `costs` alone."""
-    pads_context: bool = False
-    """Whether attention reads as much of every row as of the longest one, as the reference kernels for CPUs do. A step
-    then takes as long as if all rows had that length."""
     admission: Literal["slots", "goodput"] = "slots"
     """When a waiting request starts: `slots` as soon as there is room, `goodput` only if the steps are expected to yield
     more tokens a second with it (SmartSpec, algorithm 2)."""
@@ -201,9 +194,7 @@ class _Run:
         max_width = min(config.max_width, (config.kv_tokens - self.kv_used) // b)
         generated = log.generated[rows]
         # The last token's keys and values are computed when it is read.
-        lengths = self.requests.prompt_tokens[rows] + generated - 1
-        context = int(lengths.sum())
-        read = int(lengths.max()) * b if config.pads_context else context
+        context = int((self.requests.prompt_tokens[rows] + generated - 1).sum())
         places = self.requests.first_place[rows] + generated - 1
         acceptance = self.requests.acceptance
         state = StepState(
@@ -211,15 +202,15 @@ class _Run:
             context=context,
             widths=tuple(width for width in config.widths if width <= max_width),
             max_width=max_width,
-            rest=config.costs.step_seconds(b, read, b) if config.costs and not config.plain else 0.0,
+            rest=config.costs.step_seconds(b, context, b) if config.costs and not config.plain else 0.0,
             ragged=config.ragged,
         )
         plan = self.controller.plan(state)
         num_accepted = acceptance.accepted[places, plan.num_nodes].astype(np.int32)
-        verification = self.step_times.seconds(b, plan.num_tokens / b, read)
+        verification = self.step_times.seconds(b, plan.num_tokens / b, context)
         seconds = 0.0 if config.plain else verification
         if config.costs:
-            seconds += config.costs.step_seconds(b, read, plan.num_tokens)
+            seconds += config.costs.step_seconds(b, context, plan.num_tokens)
         if max_width > 1 and not config.plain:
             seconds += config.draft_seconds * b
         if self.profile.drafter is not None:
@@ -324,18 +315,8 @@ def simulate(
     controller: Controller,
     on_finished: Callable[[int], object] = lambda done: None,
 ) -> RunLog:
-    """Serves all requests.
-
-    Args:
-        requests: The requests and their times.
-        profile: The seconds of forward passes.
-        config: The server's limits.
-        controller: Decides what each step verifies. It learns from the run.
-        on_finished: Called after each step with the number of finished requests.
-
-    Raises:
-        ConfigError: A request is longer than the KV cache.
-    """
+    """Serves all requests. The controller learns from the run, and on_finished is called after each step with the
+    number of finished requests. Raises ConfigError if a request is longer than the KV cache."""
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
     if longest > config.kv_tokens:
         raise ConfigError(

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from agentspec.cli.options import add_corpora
+from agentspec.cli.options import add_corpora, names, numbers
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
 from agentspec.evals.emulated import draft_hits
@@ -37,9 +38,12 @@ from agentspec.evals.systems import System, with_profile
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads import TASKS, Task
 from agentspec.evals.workloads.prompts import chat_encoder
+from agentspec.evals.workloads.replayed import log_task
 from agentspec.evals.workloads.task import SESSION_CALLS, Pool, TaskInputs
 from agentspec.progress import say
 
+_FOR_LOGS = ("none", "ngram-32", "eagle3-5", "suffix", "hybrid")
+"""What is asked first about a log with --emulate; a run takes about ten minutes."""
 _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "aiohttp")
 
 
@@ -47,12 +51,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = Options(parser)
     add = options.add
     add("tasks", nargs="*", metavar="TASK", help="names of tasks, see --list")
+    log = (
+        "replay the sessions of this log too, in any format that `agentspec report` reads; may be repeated. The defaults are "
+        f"then those of a first answer: --system {','.join(_FOR_LOGS)} --concurrency 1,16 --repeat 1 --passes warm"
+    )
+    add("--log", action="append", type=Path, default=[], metavar="FILE", help=log)
     options.flag("--list", "print the names of tasks and systems, and exit")
     system = f"system to measure, out of {','.join(EVALUATED)}; may be repeated (default: {','.join(DEFAULT_SYSTEMS)})"
     add("--system", action="append", metavar="NAME", help=system)
-    options.numbers("--concurrency", (1, 4, 16, 64), "numbers of clients")
-    options.number("--repeat", 3, "measure every cell N times, each time with new servers")
-    options.names("--passes", PASSES, f"passes to measure, out of {','.join(PASSES)}")
+    add("--concurrency", type=numbers, metavar="LIST", help="numbers of clients (default 1,4,16,64)")
+    add("--repeat", type=int, metavar="N", help="measure every cell N times, each time with new servers (default 3)")
+    add("--passes", type=names, metavar="LIST", help=f"passes to measure (default {','.join(PASSES)})")
     requests = "model calls in a cell, at least 2 for each client (default 32; with --emulate 200, at least 6 for each)"
     add("--requests", type=int, metavar="N", help=requests)
     options.number("--learn", 48, "model calls to learn from before a warm pass")
@@ -119,7 +128,12 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     if args.list:
         print(listing())
         return 0
-    tasks = chosen_tasks(args.tasks)
+    tasks = [] if args.log and not args.tasks else chosen_tasks(args.tasks)
+    tasks += [log_task(path) for path in args.log]
+    twice = [name for name, count in Counter(task.name for task in tasks).items() if count > 1]
+    if twice:
+        raise ConfigError(f"tasks and logs must have different names, got {', '.join(twice)} twice; rename the log")
+    _complete(args)
     if args.own_answers:
         tasks = [task.answered_freely() for task in tasks]
     emulation = _emulation(args, tasks)
@@ -207,6 +221,19 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
                 some = [cell for task in of_kind for cell in cells[task.name] if cell.repeat == repeat]
                 measured.measure(some, systems, asking, servers, together=together)
     return _report(args, measured)
+
+
+def _complete(args: argparse.Namespace) -> None:
+    """Sets what was not given and depends on whether the user brought a log."""
+    defaults = {
+        "concurrency": (1, 16) if args.log else (1, 4, 16, 64),
+        "repeat": 1 if args.log else 3,
+        "passes": ("warm",) if args.log else PASSES,
+        "system": list(_FOR_LOGS) if args.log and args.emulate else None,
+    }
+    for name, value in defaults.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
 
 
 def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emulation | None:

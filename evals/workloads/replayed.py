@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 
 from agentspec.analysis.replay.tokenizer import Tokenizer
+from agentspec.errors import ConfigError
 from agentspec.evals.clients.replay_requests import ReplayRequest, from_first_calls, replay_requests
 from agentspec.evals.emulated.draft_hits import DraftHits
 from agentspec.evals.workloads.prompts import served_tokenizer
@@ -27,21 +29,29 @@ from agentspec.progress import Progress
 LEARNT_SHARE = 0.2
 
 
-def replay_task(name: str, data: str, source: str, *, is_staged: bool = False) -> Task:
-    """The task of the trace `NAME.jsonl.xz`.
+MOST_LOGGED_CALLS = 4000
+"""Of a log that a user brings, sessions are drawn with about as many calls, so that a long log does not take long."""
+
+
+def replay_task(
+    name: str, data: str, source: str, *, is_staged: bool = False, trace: str = "", most_calls: int | None = None
+) -> Task:
+    """The task of the trace `NAME.jsonl.xz`, or of another file.
 
     Args:
         name: Of the task and the trace.
         data: What was recorded.
         source: Where it comes from, and its licence.
         is_staged: The trace holds the outputs of a pipeline's stages without their prompts.
+        trace: The file, with its folder if it is not among the traces.
+        most_calls: Draw sessions with this number of calls; None takes all.
     """
-    trace = f"{name}.jsonl.xz"
+    trace = trace or f"{name}.jsonl.xz"
 
     def pool(inputs: TaskInputs) -> Pool:
         return SessionPool(
             conversations(
-                read_requests(trace, inputs, is_staged=is_staged),
+                read_requests(trace, inputs, is_staged=is_staged, most_calls=most_calls),
                 inputs.session_calls,
                 own_answer_tokens=inputs.max_answer_tokens if inputs.own_answers else 0,
             ),
@@ -62,8 +72,27 @@ def replay_task(name: str, data: str, source: str, *, is_staged: bool = False) -
     )
 
 
-def read_requests(trace: str, inputs: TaskInputs, *, is_staged: bool) -> list[ReplayRequest]:
-    """All requests of a trace, in the order of their recording.
+def log_task(path: Path) -> Task:
+    """The task of a log of any format that `agentspec report` reads.
+
+    Raises:
+        ConfigError: There is no such file.
+    """
+    if not path.is_file():
+        raise ConfigError(f"--log must be a file of requests and answers, but {path} is no file")
+    return replay_task(
+        path.name.split(".")[0],
+        data=f"the log {path.name}",
+        source="the user's",
+        trace=str(path.resolve()),
+        most_calls=MOST_LOGGED_CALLS,
+    )
+
+
+def read_requests(
+    trace: str, inputs: TaskInputs, *, is_staged: bool, most_calls: int | None = None
+) -> list[ReplayRequest]:
+    """The requests of a trace, in the order of their recording: all, or those of sessions with `most_calls` calls.
 
     The prompt of a stage is the session's name, the outputs of its earlier stages, and the name of the stage.
 
@@ -78,6 +107,7 @@ def read_requests(trace: str, inputs: TaskInputs, *, is_staged: bool) -> list[Re
             tokenizer,
             max_prompt_tokens=inputs.max_prompt_tokens,
             max_answer_tokens=inputs.max_answer_tokens,
+            limit=most_calls,
             seed=inputs.seed,
             hits=None if inputs.draft_hits is None else DraftHits.load(inputs.draft_hits, trace),
         )

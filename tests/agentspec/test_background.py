@@ -12,7 +12,7 @@ import pytest
 from engine_texts import as_bytes, drafted, ids, keep, random_output
 from every import every
 
-from agentspec import DuplicateRequestError, Engine, EngineConfig
+from agentspec import Engine, EngineConfig
 from agentspec.config import Rule
 
 RULES = get_args(Rule)
@@ -68,27 +68,6 @@ def test_drafts_are_the_same_with_threads_and_without(rule: Rule, seed: int) -> 
     config = EngineConfig(rule=rule, max_growing_tokens=64, learning_rate=0.0)
     variants = [config, replace(config, background=True), replace(config, num_threads=2)]
     lead_same_life([Engine(variant) for variant in variants], seed)
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_a_batch_is_the_same_on_any_number_of_threads(rule: Rule) -> None:
-    rng = np.random.default_rng(0)
-    engines = [Engine(EngineConfig(rule=rule, num_threads=n, max_growing_tokens=256)) for n in (1, 2, 5)]
-    outputs = [random_output(rng, 80, 6) for _ in range(20)]
-    prompts = [random_output(rng, 80, 6) for _ in range(40)]
-    names = [f"{i}" for i in range(len(prompts))]
-    for engine in engines:
-        for output in outputs:
-            keep(engine, output)
-        for name, prompt in zip(names, prompts, strict=True):
-            engine.open(name, prompt)
-    limits = rng.integers(0, 40, len(names)).astype(np.int32)
-    for _ in range(3):
-        batches = [engine.draft(names, max_tokens=limits) for engine in engines]
-        assert len({as_bytes(batch) for batch in batches}) == 1
-        for i, name in enumerate(names):
-            for engine in engines:
-                engine.extend(name, batches[0].row(i).tokens[1:3])
 
 
 def test_a_request_without_an_index_yet_has_its_root_only() -> None:
@@ -150,15 +129,6 @@ def test_a_request_can_be_closed_while_its_index_is_built(kept: bool) -> None:
     assert set(engine.draft(["b"]).tokens[1:].tolist()) == ({62, 63, 64, 65} if kept else set())
 
 
-def test_an_open_request_is_refused_while_its_index_is_built() -> None:
-    engine = Engine(EngineConfig(background=True))
-    engine.open("a", random_output(np.random.default_rng(4), LONG))
-    with pytest.raises(DuplicateRequestError, match=r"'a' is open already"):
-        engine.open("a", ids(1))
-    engine.flush()
-    assert (engine.num_tokens("a"), engine.stats().open_requests) == (LONG, 1)
-
-
 def test_an_engine_can_go_while_it_works() -> None:
     rng = np.random.default_rng(5)
     for _ in range(5):
@@ -197,20 +167,3 @@ def test_threads_may_share_an_engine(background: bool) -> None:
     assert (stats.open_requests, stats.waiting_outputs) == (0, 0)
     assert 0 < stats.global_bytes <= 200_000
     assert drafted(engine, ids(1)) == []
-
-
-def test_statistics_say_what_is_there() -> None:
-    rng = np.random.default_rng(6)
-    engine = Engine(EngineConfig(max_growing_tokens=64, prompt_tail=4))
-    assert all(getattr(engine.stats(), name) == 0 for name in engine.stats().__slots__)
-    engine.open("a", random_output(rng, 100), "x")
-    assert engine.stats().request_bytes > 400
-    for number in range(3):
-        keep(engine, random_output(rng, 50), f"{number}")
-    stats = engine.stats()
-    assert (stats.open_requests, stats.namespaces, stats.outputs, stats.output_tokens) == (1, 3, 3, 150)
-    assert (stats.segments, stats.waiting_outputs, stats.corpora, stats.evicted_outputs) == (0, 0, 0, 0)
-    assert stats.global_bytes > 3 * 50 * 17
-    assert stats.conversation_bytes > 0
-    keep(engine, random_output(rng, 50), "0")
-    assert engine.stats().segments == 1

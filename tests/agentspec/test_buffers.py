@@ -84,13 +84,6 @@ def test_a_step_s_arrays_lie_together_at_the_front() -> None:
     assert buffers.num_bytes(2, 2) == 17 * 8 and not buffers.memory[17:].any(), "nothing else is written"
 
 
-def test_a_second_batch_overwrites_the_first() -> None:
-    buffers = TreeBuffers(max_rows=1, max_width=3)
-    first = build_tree_arrays(make_batch([([1, 2, 3], [-1, 0, 1])]), 3, buffers)
-    second = build_tree_arrays(make_batch([([9], [-1])]), 3, buffers)
-    assert first.tokens.tolist() == second.tokens.tolist() == [[9, 0, 0]]
-
-
 @pytest.mark.parametrize(("rows", "width"), [(3, 2), (2, 4), (3, 4)])
 def test_trees_beyond_the_memory_are_refused_and_change_nothing(rows: int, width: int) -> None:
     buffers = TreeBuffers(max_rows=2, max_width=3)
@@ -165,22 +158,6 @@ def test_used_memory_gives_the_drafts_that_new_memory_gives(num_threads: int) ->
     assert len(sizes) > 10, "the batches were of many sizes"
 
 
-def test_a_second_draft_overwrites_the_first() -> None:
-    engine, buffers = opened(), DraftBuffers(max_rows=2, max_tokens=7)
-    first = engine.draft(["0", "1"], out=buffers)
-    second = engine.draft(["2"], max_tokens=0, out=buffers)
-    assert np.shares_memory(first.tokens, second.tokens)
-    assert first.tokens[0] == second.tokens[0] == engine.draft(["2"]).tokens[0]
-    assert second.offsets.tolist() == [0, 1]
-
-
-def test_a_batch_of_drafts_may_be_made_a_tree_where_it_lies() -> None:
-    engine, drafts, trees_ = opened(), DraftBuffers(4, 7), TreeBuffers(4, 8)
-    rows = ["0", "1", "2", "3"]
-    expected = build_tree_arrays(engine.draft(rows), 8)
-    assert_equal(build_tree_arrays(engine.draft(rows, out=drafts), 8, trees_), expected)
-
-
 @pytest.mark.parametrize(
     ("rows", "max_tokens", "named"),
     [
@@ -222,22 +199,6 @@ def test_a_draft_of_fewer_rows_leaves_the_rest_of_what_is_told_as_it_was() -> No
     engine.draft_rows(engine.rows(["3"]), out=buffers, max_tokens=2)
     assert buffers.lengths.tolist() == [engine.num_tokens("3"), *lengths[1:]]
     assert buffers.rooms.tolist() == [2, 7, 7]
-
-
-def test_no_rows_are_drafted_for_without_a_word() -> None:
-    engine, buffers = opened(), DraftBuffers(max_rows=1, max_tokens=7)
-    rows = engine.rows([])
-    assert engine.grow(rows, np.zeros((0, 3), np.int64)) == 0
-    engine.learn(rows)
-    assert engine.draft_rows(rows, out=buffers, max_tokens=7).offsets.tolist() == [0]
-
-
-def test_the_limits_of_all_rows_count_together() -> None:
-    engine, buffers = opened(), DraftBuffers(max_rows=2, max_tokens=3)
-    caps = np.array([6, 0], dtype=np.int32)
-    assert as_bytes(engine.draft(["0", "1"], max_tokens=caps, out=buffers)) == as_bytes(
-        engine.draft(["0", "1"], max_tokens=caps)
-    )
 
 
 @pytest.mark.parametrize("request_id", ["ä", "\N{SNOWMAN}" * 20, "", "a\0b"], ids=ascii)

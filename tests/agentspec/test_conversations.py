@@ -89,6 +89,14 @@ def test_what_is_not_kept_spares_nothing() -> None:
     assert turn(engine, np.concatenate([history, history]), history) == 0
 
 
+def test_a_short_common_beginning_spares_nothing() -> None:
+    history, news = np.arange(640, dtype=np.int32), np.arange(700, 1400, dtype=np.int32)
+    for shared, spared in ((255, 0), (320, 0), (384, 384), (639, 576)):
+        engine = Engine()
+        turn(engine, history, ids(1))
+        assert turn(engine, np.concatenate([history[:shared], news]), ids(2)) == spared
+
+
 def test_the_budget_keeps_the_last_conversations() -> None:
     rng = np.random.default_rng(6)
     histories = [random_output(rng, 400) for _ in range(8)]
@@ -122,13 +130,3 @@ def test_an_answer_matches_across_the_end_of_its_prompt(rule: Rule) -> None:
     assert drafted(without, ids(99, 38, 39)) == []
     assert drafted(with_tail, ids(99, 34, 35)) == []
     assert drafted(without, ids(99, 90)) == [91, 92]
-
-
-def test_a_tail_is_as_long_as_its_prompt_at_most() -> None:
-    engine = Engine(EngineConfig(prompt_tail=16))
-    engine.open("a", ids(5, 6))
-    engine.extend("a", ids(7))
-    engine.close("a")
-    assert engine.stats().output_tokens == 1
-    assert drafted(engine, ids(5)) == [6, 7]
-    engine.check_integrity()

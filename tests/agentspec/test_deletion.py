@@ -154,14 +154,6 @@ def test_a_deleted_namespace_is_gone_and_others_stay(background: bool) -> None:
             assert found == ({number} if name == "ab"[number % 2] == "b" else set())
 
 
-def test_a_namespace_can_be_filled_again_after_deletion() -> None:
-    engine = Engine()
-    keep(engine, ids(1, 2, 3), "a")
-    engine.delete_namespace("a")
-    keep(engine, ids(1, 2, 4), "a")
-    assert drafted(engine, ids(9, 1, 2), "a") == [4]
-
-
 @pytest.mark.parametrize("background", [False, True])
 def test_clear_leaves_nothing(background: bool) -> None:
     rng = np.random.default_rng(3)

@@ -19,25 +19,6 @@ from agentspec import ConfigError, DraftBatch, TreeBuffers, build_tree_arrays
 TWELVE_NODES = (list(range(50, 62)), [-1, 0, 0, 1, 1, 0, 3, 2, 6, 7, 6, 8])
 
 
-def test_a_drawn_tree() -> None:
-    arrays = build_tree_arrays(make_batch([TWELVE_NODES]), 14)
-
-    assert arrays.tokens.tolist() == [[50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 0, 0]]
-    assert arrays.depths.tolist() == [[0, 1, 1, 2, 2, 1, 3, 2, 4, 3, 4, 5, 1, 1]]
-    assert arrays.next_token.tolist() == [[1, 3, 7, 6, -1, -1, 8, 9, 11, -1, -1, -1, -1, -1]]
-    assert arrays.next_sibling.tolist() == [[-1, 2, 5, 4, -1, -1, -1, -1, 10, -1, -1, -1, -1, -1]]
-    seen = {
-        0: {0}, 1: {0, 1}, 2: {0, 2}, 3: {0, 1, 3}, 4: {0, 1, 4}, 5: {0, 5}, 6: {0, 1, 3, 6}, 7: {0, 2, 7},
-        8: {0, 1, 3, 6, 8}, 9: {0, 2, 7, 9}, 10: {0, 1, 3, 6, 10}, 11: {0, 1, 3, 6, 8, 11}, 12: {0, 12}, 13: {0, 13},
-    }  # fmt: skip
-    assert {i: set(np.flatnonzero(arrays.mask[0, i]).tolist()) for i in range(14)} == seen
-    assert arrays.num_nodes.tolist() == [12]
-    assert [getattr(arrays, name).dtype for name in ("tokens", "depths", "next_token", "next_sibling")] == [
-        np.int64
-    ] * 4
-    assert (arrays.mask.dtype, arrays.num_nodes.dtype) == (np.bool_, np.int32)
-
-
 @given(
     st.lists(st.lists(st.floats(0.0, 1.0, width=16), max_size=6), max_size=5),
     st.lists(st.integers(0, 7), min_size=5, max_size=5),
@@ -111,11 +92,7 @@ def test_the_best_nodes_of_each_row_are_a_tree_of_their_own(
         ([0, 4], 4, r"got 4 while row 1 has 5; .* raise width"),
         ([0], 14, r"num_drafted must have an entry for each of 2 rows, got 1"),
         ([0, 1, 1], 14, r"num_drafted must have an entry for each of 2 rows, got 3"),
-        pytest.param(
-            [],
-            14,
-            r"num_drafted must have an entry for each of 2 rows, got 0",
-        ),
+        pytest.param([], 14, r"num_drafted must have an entry for each of 2 rows, got 0"),
     ],
 )
 def test_other_nodes_than_a_row_has_are_refused(num_drafted: list[int], width: int, message: str) -> None:

@@ -7,13 +7,12 @@ import subprocess
 import sys
 import threading
 from array import array
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
-from engine_texts import as_bytes, drafted, ids, keep, random_output
+from engine_texts import as_bytes, ids, keep, random_output
 from every import every
 from plain_estimates import by_counts
 
@@ -29,43 +28,8 @@ from agentspec import (
     UnknownRequestError,
     _core,
 )
-from agentspec.config import Rule
-
-RULES = get_args(Rule)
-
 
 # Drafts -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_first_repeat_is_certain_by_counts() -> None:
-    engine = Engine(EngineConfig(rule="suffixdecoding"))
-    engine.open("a", ids(5, 6, 7, 8, 5, 6))
-    row = engine.draft(["a"]).row(0)
-    assert row.tokens.tolist() == [6, 7, 8, 5, 6]
-    assert row.estimates.tolist() == [1.0] * 5
-    assert row.sources.tolist() == [Source.ROOT] + [Source.REQUEST] * 4
-    assert (row.match_len, row.score) == (2, 4.0)
-
-
-def test_a_split_history_gives_a_tree_of_its_shares() -> None:
-    # After 1 came 2 three times, then 3 once.
-    engine = Engine(EngineConfig(rule="suffixdecoding", alpha=2.0))
-    keep(engine, ids(1, 2, 9, 1, 2, 8, 1, 2, 9, 1, 3))
-    engine.open("a", ids(4, 1))
-    row = engine.draft(["a"]).row(0)
-    assert row.tokens.tolist() == [1, 2, 9]
-    assert row.parents.tolist() == [-1, 0, 1]
-    assert row.estimates.tolist() == [1.0, 0.75, 0.5]
-    assert set(row.sources[1:].tolist()) == {Source.GLOBAL}
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_a_draft_is_not_cut_by_the_pattern_length(rule: Rule) -> None:
-    config = EngineConfig(rule=rule, max_pattern=4, alpha=16.0, min_token_prob=0.0, max_draft_tokens=60)
-    engine = Engine(config)
-    keep(engine, np.arange(100, dtype=np.int32))
-    engine.open("a", ids(500, 10, 11, 12, 13))
-    assert engine.draft(["a"]).tokens.tolist() == list(range(13, 74))
 
 
 def test_a_template_of_other_outputs_goes_on_with_what_the_prompt_says() -> None:
@@ -81,52 +45,7 @@ def test_a_template_of_other_outputs_goes_on_with_what_the_prompt_says() -> None
     assert after.tolist() == [20, 20]
 
 
-def test_an_output_is_cut_before_it_is_kept() -> None:
-    engine = Engine()
-    engine.open("a", ids(0))
-    engine.extend("a", ids(1, 2, 3, 4, 5))
-    engine.close("a", num_output_tokens=3)
-    assert drafted(engine, ids(9, 1)) == [2, 3]
-    assert engine.stats().output_tokens == 3
-
-
-def test_prompts_and_dropped_outputs_are_not_kept() -> None:
-    engine = Engine()
-    engine.open("a", ids(1, 2, 3))
-    engine.extend("a", ids(4, 5))
-    engine.close("a", keep=False)
-    engine.open("b", ids(1, 2, 3))
-    engine.close("b")
-    assert engine.stats().outputs == 0
-    assert drafted(engine, ids(7, 1, 2)) == []
-
-
-def test_an_empty_batch_drafts_nothing() -> None:
-    batch = Engine().draft([])
-    assert len(batch) == 0
-    assert batch.offsets.tolist() == [0]
-
-
 # Namespaces and budget --------------------------------------------------------------------------------------------
-
-
-def test_another_namespace_changes_not_a_byte() -> None:
-    rng = np.random.default_rng(1)
-    texts = [random_output(rng, 40, 4) for _ in range(12)]
-    alone, shared = Engine(), Engine()
-    for i, text in enumerate(texts):
-        for engine in (alone, shared):
-            engine.open(f"{i}", text[:20], "tenant-a")
-        shared.open("other", text[:20], "tenant-b")
-        shared.extend("other", text[10:])
-        shared.close("other")
-        names = [f"{j}" for j in range(i + 1) if alone.is_open(f"{j}")]
-        assert as_bytes(alone.draft(names)) == as_bytes(shared.draft(names))
-        for engine in (alone, shared):
-            engine.extend(f"{i}", text[20:])
-            if i % 2:
-                engine.close(f"{i}")
-    assert shared.stats().namespaces == 2
 
 
 @pytest.mark.parametrize("budget_bytes", [0, 3_000, 20_000, 100_000])
@@ -177,19 +96,6 @@ def test_one_token_costs_no_more_than_its_id_may() -> None:
         engine.open("a", ids(2**24))
 
 
-def test_clear_drops_outputs_and_leaves_requests() -> None:
-    engine = Engine(EngineConfig(rule="suffixdecoding"))
-    engine.open("a", ids(1, 2, 3, 1))
-    keep(engine, ids(1, 9, 9, 9))
-    engine.draft(["a"])
-    engine.clear()
-    stats = engine.stats()
-    assert (stats.global_bytes, stats.namespaces, stats.outputs, stats.open_requests) == (0, 0, 0, 1)
-    assert engine.draft(["a"]).sources.tolist() == [Source.ROOT] + [Source.REQUEST] * 3
-    keep(engine, ids(1, 8, 8, 8, 8))
-    assert engine.draft(["a"]).tokens.tolist() == [1, 8, 8, 8, 8]
-
-
 # Bounds -----------------------------------------------------------------------------------------------------------
 
 
@@ -234,26 +140,6 @@ def test_other_threads_run_while_an_index_is_built() -> None:
         sys.setswitchinterval(interval)
         stop.set()
         thread.join()
-
-
-def test_threads_may_share_an_engine() -> None:
-    engine = Engine(EngineConfig(budget_bytes=200_000))
-
-    def work(number: int) -> None:
-        rng = np.random.default_rng(number)
-        for step in range(40):
-            name = f"{number}-{step}"
-            engine.open(name, random_output(rng, 50, 5), f"{number % 2}")
-            engine.extend(name, random_output(rng, 50, 5))
-            assert len(engine.draft([name, name])) == 2
-            engine.close(name)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
-    engine.check_integrity()
-    stats = engine.stats()
-    assert stats.outputs + stats.evicted_outputs == 160
-    assert stats.open_requests == 0
 
 
 # What is refused --------------------------------------------------------------------------------------------------

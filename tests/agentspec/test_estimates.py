@@ -14,12 +14,6 @@ from agentspec import ConfigError, EngineConfig, _core
 from agentspec.estimates import NUM_WEIGHTS, Estimates
 
 
-def test_the_default_is_of_this_version() -> None:
-    weights = Estimates.default().weights
-    assert (weights.dtype, weights.shape) == (np.float32, (NUM_WEIGHTS,))
-    assert weights.any()
-
-
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     weights = np.zeros(NUM_WEIGHTS, np.float32)
     weights[[0, 7, NUM_WEIGHTS - 1]] = [0.5, -1.25, 2.0]

@@ -150,7 +150,6 @@ def rich() -> dict[str, Any]:
             },
         },
         "could_not_tell": ["Whether other weeks look alike: the logs hold five days."],
-        "texts": None,
     }
 
 
@@ -239,10 +238,6 @@ def control() -> dict[str, Any]:
 def hostile() -> dict[str, Any]:
     """The rich facts with hostile text in every string. Only names of kinds that the page looks up stay unchanged."""
     facts = rich()
-    facts["texts"] = [
-        {"set": "planner", "kind": "most repeated", "text": "SELECT name\n\tFROM users;"},
-        {"set": "planner", "kind": "least repeated", "text": "once"},
-    ]
     drawn = random.Random(1)
 
     def spoilt(value: Any, key: str = "") -> Any:

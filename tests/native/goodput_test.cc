@@ -1,9 +1,7 @@
 #include "goodput.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
-#include <map>
 #include <numeric>
 
 #include "check.h"
@@ -15,15 +13,10 @@ using agentspec::ConfigError;
 using agentspec::Goodput;
 using agentspec::GoodputConfig;
 using agentspec::GoodputPlan;
-using agentspec::LookAhead;
 using agentspec::Objective;
 using agentspec::PassCost;
-using agentspec::PlanReason;
-using agentspec::Probes;
 using agentspec::test::draw;
 using agentspec::test::Random;
-
-bool near(double a, double b, double tolerance = 1e-9) { return std::abs(a - b) <= tolerance; }
 
 // Owns the arrays that a call reads and writes for one batch.
 struct Batch {
@@ -69,47 +62,6 @@ Batch small() {
   return batch;
 }
 
-void test_padded_rows() {
-  Goodput goodput({.objective = Objective::kStep});
-  Batch batch = small();
-  const GoodputPlan plan = batch.planned(goodput);
-  // 3, 4.4, 5.9 and 5.9 tokens in 13, 16, 22 and 34 ms.
-  CHECK(plan.width == 2 && plan.reason == PlanReason::kBest && plan.num_tokens == 6);
-  CHECK(near(plan.expected_tokens, 4.4, 1e-6) && near(plan.seconds, 0.016));
-  CHECK((batch.num_nodes == std::vector<std::int32_t>{1, 0, 1}));
-  CHECK(near(batch.estimated[0], 1.4, 1e-6) && batch.sizes[0] == 2);
-}
-
-void test_ragged_rows() {
-  Goodput goodput({.objective = Objective::kStep});
-  Batch batch = small();
-  batch.ragged = true;
-  batch.widths = {1, 2, 3};
-  const GoodputPlan plan = batch.planned(goodput);
-  // The three best nodes are in the first row.
-  CHECK(plan.width == 2 && plan.num_tokens == 6 && near(plan.expected_tokens, 5.4, 1e-6));
-  CHECK((batch.num_nodes == std::vector<std::int32_t>{3, 0, 0}));
-  CHECK(near(batch.estimated[0], 2.4, 1e-6) && batch.sizes[0] == 3);
-}
-
-void test_nothing_drafted() {
-  for (const bool ragged : {false, true}) {
-    Goodput goodput({});
-    Batch none;
-    none.ragged = ragged;
-    CHECK(none.planned(goodput).width == 1);
-    Batch batch;
-    batch.ragged = ragged;
-    batch.add({});
-    batch.add({0.0F, 0.0F});
-    const GoodputPlan plan = batch.planned(goodput);
-    CHECK(plan.width == 1 && plan.reason == PlanReason::kNothingDrafted && plan.num_tokens == 2);
-    CHECK((batch.num_nodes == std::vector<std::int32_t>{0, 0}));
-    batch.widths = {1};
-    CHECK(batch.planned(goodput).width == 1);
-  }
-}
-
 void test_a_refused_step_changes_nothing() {
   Goodput goodput({});
   const auto refused = [&](auto&& change) {
@@ -145,97 +97,6 @@ void test_a_refused_step_changes_nothing() {
   Goodput other({});
   batch.planned(other);
   CHECK(goodput.speedup() == other.speedup());
-}
-
-// The steps in which another width was tried, and that width.
-std::map<int, std::size_t> probed_steps(Probes& probes, std::size_t choice, const std::vector<double>& losses,
-                                        int steps) {
-  std::map<int, std::size_t> found;
-  for (int step = 1; step <= steps; ++step) {
-    const std::optional<std::size_t> index = probes.index(choice, losses);
-    if (index) found[step] = *index;
-    probes.next_step(index.value_or(choice) == 0);
-  }
-  return found;
-}
-
-using Probed = std::map<int, std::size_t>;
-
-void test_probes_go_to_the_other_side_ever_more_rarely() {
-  Probes probes(0.1, true);
-  CHECK((probed_steps(probes, 0, {0.0, 0.5, 0.01}, 200) == Probed{{9, 2}, {26, 2}, {59, 2}, {124, 2}}));
-  // The controller changes sides by itself.
-  CHECK((probed_steps(probes, 2, {0.01, 0.5, 0.0}, 20) == Probed{{9, 0}}));
-  CHECK(probes.num_probes() == 5);
-}
-
-void test_no_probe_costs_more_than_has_been_put_by() {
-  Probes some(0.01, true);
-  CHECK((probed_steps(some, 0, {0.0, 1.0}, 190) == Probed{{101, 1}}));
-  Probes most(0.1, true);
-  CHECK(probed_steps(most, 0, {0.0, 8.1}, 500).empty());
-  CHECK((probed_steps(most, 0, {0.0, 7.9}, 1) == Probed{{1, 1}}));
-  Probes none(0.0, false);
-  CHECK(probed_steps(none, 0, {0.0, 0.1}, 100).empty());
-  Probes alone(0.1, false);
-  CHECK(probed_steps(alone, 0, {0.0}, 100).empty());
-}
-
-void test_a_probe_that_succeeds_is_not_charged_and_soon_followed() {
-  Probes probes(0.01, true);
-  CHECK(probed_steps(probes, 0, {0.0, 1.0}, 101).size() == 1);
-  probes.succeed();
-  CHECK((probed_steps(probes, 0, {0.0, 1.0}, 50) == Probed{{1, 1}}));
-}
-
-void test_a_surprise_lets_probes_go_on_but_not_for_ever() {
-  Probes probes(0.001, true);
-  const std::vector<double> losses = {0.0, 3.0};
-  CHECK(probed_steps(probes, 0, losses, 500).empty());
-  probes.renew();
-  CHECK((probed_steps(probes, 0, losses, 400) == Probed{{1, 1}}));
-  for (int i = 0; i < 100; ++i) probes.renew();
-  CHECK(probed_steps(probes, 0, losses, 50).empty());
-}
-
-void test_tokens_that_are_alike_leave_nothing_to_later_steps() {
-  const std::vector<std::int64_t> widths = {1, 2, 4, 8};
-  for (const double quality : {0.3, 0.8}) {
-    for (const double gamma : {1e-4, 1e-2}) {
-      LookAhead look_ahead;
-      std::vector<double> gains;
-      std::vector<double> seconds;
-      std::vector<double> later(widths.size());
-      for (int i = 1; i < 8; ++i) gains.push_back(3.0 * std::pow(quality, i));
-      double best = 0.0;
-      for (const std::int64_t width : widths) {
-        seconds.push_back(0.01 + gamma * static_cast<double>(width));
-        best =
-            std::max(best, std::accumulate(gains.begin(), gains.begin() + width - 1, 3.0) / seconds.back());
-      }
-      for (int i = 0; i < 3; ++i) {
-        CHECK(near(look_ahead.later_tokens(gains, gains, 3.0, widths, seconds, later), best));
-        for (const double tokens : later) CHECK(near(tokens, 0.0));
-      }
-    }
-  }
-}
-
-void test_a_run_that_is_cut_is_worth_more_than_mean_drafts() {
-  LookAhead look_ahead;
-  const std::vector<std::int64_t> widths = {1, 2, 4};
-  const std::vector<double> mean_draft = {0.5, 0.0, 0.0};
-  std::vector<double> later(3);
-  for (int i = 0; i < 400; ++i) {
-    look_ahead.later_tokens(mean_draft, mean_draft, 1.0, widths, std::vector<double>{1.0, 1.5, 2.5}, later);
-  }
-  // Mean drafts bring 0.5, and width 2 is no worse than others: 1.5 tokens in 1.5 seconds.
-  const std::vector<double> run = {1.0, 1.0, 1.0};
-  look_ahead.later_tokens(run, run, 1.0, widths, std::vector<double>{1.0, 1.4, 2.5}, later);
-  const double mean = 0.5 + 0.02 * 0.5;
-  // Width 1: node 1 is the bonus token, node 2 is drafted, node 3 is a bonus token with nothing known behind
-  // it.
-  CHECK(near(later[0], 1.0 - mean, 1e-3) && near(later[1], 1.0 - mean, 1e-3) && later[2] == 0.0);
 }
 
 float drawn_estimate(Random& random) {
@@ -303,12 +164,4 @@ void test_random_batches() {
 
 }  // namespace
 
-int main() {
-  return agentspec::test::run(
-      {test_padded_rows, test_ragged_rows, test_nothing_drafted, test_a_refused_step_changes_nothing,
-       test_probes_go_to_the_other_side_ever_more_rarely, test_no_probe_costs_more_than_has_been_put_by,
-       test_a_probe_that_succeeds_is_not_charged_and_soon_followed,
-       test_a_surprise_lets_probes_go_on_but_not_for_ever,
-       test_tokens_that_are_alike_leave_nothing_to_later_steps,
-       test_a_run_that_is_cut_is_worth_more_than_mean_drafts, test_random_batches});
-}
+int main() { return agentspec::test::run({test_a_refused_step_changes_nothing, test_random_batches}); }

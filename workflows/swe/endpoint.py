@@ -56,11 +56,8 @@ class Endpoint:
             )
 
     def models(self) -> list[str]:
-        """Names of the models that the server serves.
-
-        Raises:
-            ServerError: The server does not answer with a list of models within ten seconds.
-        """
+        """Names of the models that the server serves. Raises ServerError if the server does not answer with a list of
+        models within ten seconds."""
         url = f"{self.base_url.rstrip('/')}/models"
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self.api_key or 'EMPTY'}"})
         try:

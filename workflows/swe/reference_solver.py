@@ -27,11 +27,7 @@ _FUNCTION = "<function="
 
 
 class ReferenceSolver:
-    """Answers for every task that has a fix.
-
-    Raises:
-        ConfigError: A task has no fix.
-    """
+    """Answers for every task that has a fix. Raises ConfigError if a task has no fix."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._answers = {task.issue.strip(): {style: answers(task, style) for style in STYLES} for task in tasks}
@@ -171,10 +167,7 @@ def _repair(drawn: random.Random, fix: Fix) -> list[_Step]:
     if drawn.random() < 0.5:
         steps.append(("Let me check that the file looks right now.", f"cat {fix.path}"))
     steps.append(
-        (
-            f"Now I'll run the script again. It should print `{fix.expected}`.",
-            "python reproduce.py 2>&1 | tail -n 1",
-        )
+        (f"Now I'll run the script again. It should print `{fix.expected}`.", "python reproduce.py 2>&1 | tail -n 1")
     )
     steps.append(("That is what the issue asks for. Now all of the tests.", "python -m tests"))
     return steps
@@ -185,10 +178,7 @@ def _submit(drawn: random.Random, fix: Fix) -> list[_Step]:
     if drawn.random() < 0.7:
         steps.append(("The tests pass. I'll remove my script.", "rm reproduce.py && git status --short"))
     steps.append(
-        (
-            "Now I'll create the patch with the source file that I modified.",
-            f"git diff -- {fix.path} > patch.txt",
-        )
+        ("Now I'll create the patch with the source file that I modified.", f"git diff -- {fix.path} > patch.txt")
     )
     steps.append(("Let me verify the patch.", "cat patch.txt"))
     steps.append(

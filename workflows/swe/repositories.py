@@ -1,4 +1,4 @@
-"""Draws small Python repositories by filling some of the components with the words of a domain."""
+"""Draws small Python repositories by filling the components with the words of a domain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from string import Template
 
-from agentspec.workflows.swe.components import CORE, OPTIONAL, Component
+from agentspec.workflows.swe.components import COMPONENTS
 
 _DOMAINS = (
     # place, entity, entities, code, group, amount
@@ -46,10 +46,9 @@ sys.exit(bool(bad))
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A drawn repository without bugs: its words, and its components in the order of its README."""
+    """A drawn repository without bugs: the words that its components are filled with."""
 
     words: Mapping[str, str]
-    components: tuple[Component, ...]
 
     @property
     def name(self) -> str:
@@ -63,7 +62,7 @@ class Repository:
     def files(self) -> dict[str, str]:
         """Its files by path, as agents see them."""
         package = self.name
-        modules = "\n".join(f"- `{package}/{c.name}.py`: {self.fill(c.purpose)}" for c in self.components)
+        modules = "\n".join(f"- `{package}/{c.name}.py`: {self.fill(c.purpose)}" for c in COMPONENTS)
         purpose = self.fill("Keeps the ${entities} of a ${place}.")
         files = {
             "README.md": f"# {package}\n\n{purpose}\n\n{modules}\n\nRun the tests with `python -m tests`.\n",
@@ -71,14 +70,14 @@ class Repository:
             "tests/__init__.py": "",
             "tests/__main__.py": _RUNNER,
         }
-        for component in self.components:
+        for component in COMPONENTS:
             files[f"{package}/{component.name}.py"] = self.fill(component.source)
             files[f"tests/test_{component.name}.py"] = self.fill(component.visible)
         return files
 
     def hidden_tests(self) -> dict[str, str]:
         """Tests that agents do not see, by file name."""
-        return {f"test_hidden_{c.name}.py": self.fill(c.hidden) for c in self.components}
+        return {f"test_hidden_{c.name}.py": self.fill(c.hidden) for c in COMPONENTS}
 
 
 def draw_repositories(seed: int) -> list[Repository]:
@@ -87,21 +86,14 @@ def draw_repositories(seed: int) -> list[Repository]:
     columns = []
     for domain in drawn.sample(_DOMAINS, len(_DOMAINS)):
         columns.append([(qualifier, domain) for qualifier in drawn.sample(_QUALIFIERS, len(_QUALIFIERS))])
-    return [_draw(drawn, *pair) for row in zip(*columns, strict=True) for pair in row]
+    return [_repository(*pair) for row in zip(*columns, strict=True) for pair in row]
 
 
-def _draw(drawn: random.Random, qualifier: str, domain: tuple[str, ...]) -> Repository:
+def _repository(qualifier: str, domain: tuple[str, ...]) -> Repository:
     place, entity, entities, code, group, amount = domain
-    words = {
-        "package": f"{qualifier}_{place}",
-        "place": place,
-        "entity": entity,
-        "Entity": entity.capitalize(),
-        "entities": entities,
-        "code": code,
-        "group": group,
-        "amount": amount,
-    }
-    chosen = drawn.sample(OPTIONAL, drawn.randint(1, len(OPTIONAL)))
-    components = [*CORE, *(component for component in OPTIONAL if component in chosen)]
-    return Repository(words, tuple(components))
+    return Repository(
+        {
+            "package": f"{qualifier}_{place}", "place": place, "entity": entity, "Entity": entity.capitalize(),
+            "entities": entities, "code": code, "group": group, "amount": amount,
+        }
+    )  # fmt: skip

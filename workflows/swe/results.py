@@ -68,10 +68,8 @@ def summary(results: Sequence[TaskResult], wall_seconds: float) -> dict[str, Any
 class RunFolder:
     """A folder of trajectories and results, from which an interrupted run continues.
 
-    All files except trajectories have names that begin with a dot, because readers of logs skip such files.
-
-    Raises:
-        ConfigError: The folder holds a run with other settings, or cannot be written.
+    All files except trajectories have names that begin with a dot, because readers of logs skip such files. Raises
+    ConfigError if the folder holds a run with other settings, or cannot be written.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -133,13 +131,9 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def write_traces(self, path: Path, task_ids: Sequence[str], run: str, model: str) -> None:
-        """Writes the conversations, one task per line, to a file that `agentspec replay` and `tune` read.
-
-        Timestamps and other notes of the agent beside the messages are left out.
-
-        Raises:
-            ConfigError: The file cannot be written.
-        """
+        """Writes the conversations, one task per line, to a file that `agentspec replay` and `tune` read, without
+        timestamps and other notes of the agent beside the messages. Raises ConfigError if the file cannot be
+        written."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("w", encoding="utf-8") as file:

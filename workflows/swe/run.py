@@ -80,7 +80,8 @@ def run_tasks(
     answered_by: str = "model",
     progress: Callable[[TaskResult, int, int], None] | None = None,
 ) -> Run:
-    """Works on every task that is not done yet.
+    """Works on every task that is not done yet. Raises ConfigError if the workspace or the folder cannot be used, and
+    ServerError if the server does not answer, or the agent's process failed.
 
     Args:
         tasks: The tasks.
@@ -93,10 +94,6 @@ def run_tasks(
         traces: The file to write the conversations to, one JSON object per line.
         answered_by: Noted in the settings and traces: "model", or the name of a stand-in.
         progress: Called with each result, the number of results so far, and the number of all tasks.
-
-    Raises:
-        ConfigError: The workspace or the folder cannot be used.
-        ServerError: The server does not answer, or the agent's process failed.
     """
     endpoint.check()
     start = time.monotonic()

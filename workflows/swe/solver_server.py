@@ -20,10 +20,8 @@ _MAX_BODY = 64 << 20
 class SolverServer:
     """Serves `/v1/models` and `/v1/chat/completions` on this machine while it is entered as a context.
 
-    Its usage counts words and punctuation marks instead of tokens, because it has no tokenizer.
-
-    Raises:
-        ConfigError: A task has no fix, or the port is taken.
+    Its usage counts words and punctuation marks instead of tokens, because it has no tokenizer. Raises ConfigError if a
+    task has no fix, or the port is taken.
     """
 
     def __init__(self, tasks: Sequence[Task], port: int = 0) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.workflows.swe.components import Bug, Component
+from agentspec.workflows.swe.components import COMPONENTS, Bug, Component
 from agentspec.workflows.swe.repositories import MAX_REPOSITORIES, Repository, draw_repositories
 
 SPLITS = ("cold", "warm")
@@ -73,26 +73,16 @@ class DrawnTask:
 
 
 def draw_tasks(*, seed: int, count: int, per_repository: int = 4) -> list[DrawnTask]:
-    """Draws tasks. A larger count gives the same tasks as a smaller one, followed by others.
-
-    Args:
-        seed: The seed of the draw, which is otherwise deterministic.
-        count: The number of tasks.
-        per_repository: Number of tasks per repository, each with a different bug. Every second one is warm.
-
-    Raises:
-        ConfigError: `count` or `per_repository` is out of range.
-    """
-    repositories = draw_repositories(seed)
-    fewest = min(sum(len(c.bugs) for c in repository.components) for repository in repositories)
-    if not 2 <= per_repository <= fewest:
-        raise ConfigError(f"tasks per repository must be from 2 to {fewest}, got {per_repository}")
+    """Draws tasks, `per_repository` of each repository, each with a different bug; every second one is warm. A larger
+    count gives the same tasks as a smaller one, followed by others. Raises ConfigError if a number is out of range."""
+    bugs = [(component, bug) for component in COMPONENTS for bug in component.bugs]
+    if not 2 <= per_repository <= len(bugs):
+        raise ConfigError(f"tasks per repository must be from 2 to {len(bugs)}, got {per_repository}")
     if not 1 <= count <= MAX_REPOSITORIES * per_repository:
         raise ConfigError(f"the number of tasks must be from 1 to {MAX_REPOSITORIES * per_repository}, got {count}")
     tasks: list[DrawnTask] = []
-    for repository in repositories:
+    for repository in draw_repositories(seed):
         drawn = random.Random(f"bugs/{seed}/{repository.name}")
-        bugs = [(component, bug) for component in repository.components for bug in component.bugs]
         for component, bug in drawn.sample(bugs, per_repository):
             tasks.append(_draw_task(drawn, len(tasks), repository, component, bug))
             if len(tasks) == count:
@@ -116,12 +106,7 @@ def _draw_task(drawn: random.Random, number: int, repository: Repository, compon
     )
     before, after = _shortest_edit(broken, fixed)
     fix = Fix(
-        path=path,
-        function=fill(bug.function),
-        broken=before,
-        fixed=after,
-        reproduce=reproduce,
-        expected=expected,
+        path=path, function=fill(bug.function), broken=before, fixed=after, reproduce=reproduce, expected=expected
     )
     record = {
         "id": f"{repository.name}-{component.name}-{bug.name}",
@@ -153,11 +138,8 @@ def _shortest_edit(broken: str, fixed: str) -> tuple[str, str]:
 
 
 def write_tasks(folder: Path, tasks: Iterable[DrawnTask]) -> None:
-    """Writes each task into a folder named after it.
-
-    Raises:
-        ConfigError: The folder is not empty, or cannot be written.
-    """
+    """Writes each task into a folder named after it. Raises ConfigError if the folder is not empty, or cannot be
+    written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -179,14 +161,12 @@ def _write(path: Path, text: str) -> None:
 
 
 def read_tasks(folder: Path, split: str = "all") -> list[Task]:
-    """The tasks of a folder, in the order of their numbers.
+    """The tasks of a folder, in the order of their numbers. Raises ConfigError if there is no task, or a task lacks its
+    repository, its tests or part of its task.json.
 
     Args:
         folder: A folder from `write_tasks`, or one written by hand.
         split: "all", or one of SPLITS.
-
-    Raises:
-        ConfigError: There is no task, or a task lacks its repository, its tests or part of its task.json.
     """
     if split != "all" and split not in SPLITS:
         raise ConfigError(f"the split must be all or one of {', '.join(SPLITS)}, got {split!r}")

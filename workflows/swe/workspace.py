@@ -44,10 +44,7 @@ def command_environment() -> dict[str, str]:
 
 class Workspace:
     """A folder for the working folders of one run's tasks; only one run at a time uses it. It is entered as a context.
-
-    Raises:
-        ConfigError: Another run uses the folder, another user owns it, or git is missing.
-    """
+    Raises ConfigError if another run uses the folder, another user owns it, or git is missing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()

@@ -22,28 +22,7 @@ from agentspec.workflows.text_to_sql.sql.sources import Databases
 from agentspec.workflows.text_to_sql.tasks import Task
 
 __all__ = [
-    "DATABASES",
-    "OUTCOMES",
-    "STAGES",
-    "Answer",
-    "Call",
-    "ChainConfig",
-    "ChatModel",
-    "Completion",
-    "Database",
-    "Databases",
-    "Message",
-    "OpenAIChat",
-    "Outcome",
-    "PublishedSet",
-    "Question",
-    "Stage",
-    "Task",
-    "WorkflowConfig",
-    "answer_question",
-    "answer_questions",
-    "create_all",
-    "draw_questions",
-    "read_set",
-    "run_tasks",
-]
+    "DATABASES", "OUTCOMES", "STAGES", "Answer", "Call", "ChainConfig", "ChatModel", "Completion", "Database",
+    "Databases", "Message", "OpenAIChat", "Outcome", "PublishedSet", "Question", "Stage", "Task", "WorkflowConfig",
+    "answer_question", "answer_questions", "create_all", "draw_questions", "read_set", "run_tasks",
+]  # fmt: skip

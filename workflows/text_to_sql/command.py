@@ -54,11 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Answers the questions and prints the summary.
-
-    Raises:
-        ConfigError: Arguments contradict each other, or a file cannot be read.
-    """
+    """Answers the questions and prints the summary. Raises ConfigError if arguments contradict each other, or a file
+    cannot be read."""
     check_options(options)
     config = _config(options)
     with tempfile.TemporaryDirectory(prefix="text-to-sql-") as folder:

@@ -17,11 +17,8 @@ _PROGRAM = "python -m agentspec.workflows.text_to_sql"
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Check what can be checked before any file of questions is read.
-
-    Raises:
-        ConfigError: Options contradict each other, or are out of range.
-    """
+    """Check what can be checked before any file of questions is read. Raises ConfigError if options contradict each
+    other, or are out of range."""
     if not options.reference and (options.base_url is None or options.model is None):
         raise ConfigError("--base-url and --model name the server and the model that answer; both are needed")
     if options.reference and options.base_url is not None and options.model is None:

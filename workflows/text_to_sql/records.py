@@ -89,11 +89,8 @@ class RecordFile:
         """The valid records by session.
 
         Records of failed questions are dropped, so that these are asked again. An incomplete last line of an earlier
-        run is dropped, too.
-
-        Raises:
-            ConfigError: The file cannot be read, is not a file of records, or holds records of another model or
-                configuration.
+        run is dropped, too. Raises ConfigError if the file cannot be read, is not a file of records, or holds records
+        of another model or configuration.
         """
         if not self._path.exists():
             return {}

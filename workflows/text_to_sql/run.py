@@ -39,6 +39,7 @@ async def run_tasks(
     on_record: Callable[[Record], object] = lambda _: None,
 ) -> list[Record]:
     """Answer the questions, `concurrency` at a time, and return records in their order. Statements run in a sandbox.
+    Raises ConfigError if concurrency is below 1.
 
     Args:
         model: The model that answers every stage.
@@ -49,9 +50,6 @@ async def run_tasks(
         concurrency: Maximum number of concurrent questions.
         scorer: The rules by which an answer counts as correct.
         on_record: Called with each record as soon as its question ends.
-
-    Raises:
-        ConfigError: Concurrency is below 1.
     """
     if concurrency < 1:
         raise ConfigError(f"concurrency must be at least 1, got {concurrency}")

@@ -41,15 +41,9 @@ class Task:
 def read_tasks(path: Path, default_database: str = "") -> list[Task]:
     """Read questions from JSON lines, plain or compressed (.xz, .gz).
 
-    A line is `{"question", "database", "sql"?, "id"?, "difficulty"?}`; `db`, `db_id`, `gold` and `query` are accepted, too. If
-    a line is a recorded chat, its question is the first user message.
-
-    Args:
-        path: The file.
-        default_database: The database of lines that name none.
-
-    Raises:
-        ConfigError: The file cannot be read, or a line is not a question.
+    A line is `{"question", "database", "sql"?, "id"?, "difficulty"?}`; `db`, `db_id`, `gold` and `query` are accepted,
+    too. If a line is a recorded chat, its question is the first user message. `default_database` is that of lines that
+    name none. Raises ConfigError if the file cannot be read, or a line is not a question.
     """
     tasks: list[Task] = []
     taken: set[str] = set()

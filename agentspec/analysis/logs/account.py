@@ -54,14 +54,8 @@ class Account:
         self.read[where] += characters
 
     def note_unknown(self, where: Where, name: str, value: Any, text: str = "") -> None:
-        """Counts a field or block that is not known.
-
-        Args:
-            where: Its place.
-            name: Its name; no value of the log may be in it.
-            value: Its content.
-            text: What was read beside it. Text that is repeated there is not lost.
-        """
+        """Counts a field or block that is not known. No value of the log may be in `name`. Text of `value` that `text`,
+        which was read beside it, repeats is not lost."""
         characters = sum(len(part) for part in texts_in(value) if part not in text)
         self.lost[where] += characters
         _count(self.unknown, (where, name), characters)

@@ -27,11 +27,8 @@ class Encoder:
         self._cached: OrderedDict[str, NDArray[np.int32]] = OrderedDict()
 
     def output(self, call: LoggedCall) -> NDArray[np.int32]:
-        """The output and the end of the turn, int32[n]; recorded token ids are used unchanged.
-
-        Raises:
-            BadRecordError: A recorded id is outside the vocabulary.
-        """
+        """The output and the end of the turn, int32[n]; recorded token ids are used unchanged. Raises BadRecordError if
+        a recorded id is outside the vocabulary."""
         if call.tokens is not None:
             ids = np.array(call.tokens, np.int64)
             size = self.tokenizer.vocab_size

@@ -69,13 +69,8 @@ def layout_of(ending: str, start: bytes) -> str:
 
 
 def lines(content: IO[bytes], start: bytes, is_log: bool = False) -> Iterator[Value]:
-    """A value for each line that is not blank.
-
-    Args:
-        content: What follows `start`.
-        start: The first bytes.
-        is_log: Whether a line may have other text before its JSON, or no JSON at all.
-    """
+    """A value for each line of `start` and `content` that is not blank. In a log, a line may have other text before its
+    JSON, or no JSON at all."""
     number, rest, skipping = 0, start, False
     while True:
         *whole, rest = rest.split(b"\n")

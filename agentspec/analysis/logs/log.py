@@ -51,18 +51,8 @@ class Log:
 def read_log(
     paths: Sequence[Path], tokenizer: Tokenizer, limits: SampleLimits, seed: int, deadline: float | None = None
 ) -> Log:
-    """Reads files and folders from beginning to end, with progress on stderr.
-
-    Args:
-        paths: Files and folders.
-        tokenizer: The served model's.
-        limits: How much is kept.
-        seed: Of all draws.
-        deadline: The value of time.process_time() at which reading stops; None: at the end.
-
-    Raises:
-        ConfigError: A path does not exist, or there is no output.
-    """
+    """Reads files and folders from beginning to end, or until time.process_time() is `deadline`, with progress on
+    stderr. Raises ConfigError if a path does not exist, or there is no output."""
     files = log_files(paths)
     reading = LogReading(deadline=deadline)
     encoder = Encoder(tokenizer)

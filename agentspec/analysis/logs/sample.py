@@ -31,11 +31,7 @@ _OTHER = "(other)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleLimits:
-    """How much is kept.
-
-    Raises:
-        ConfigError: A limit is not positive.
-    """
+    """How much is kept. Raises ConfigError if a limit is not positive."""
 
     learnt_bytes: int = 5 << 19
     """The size of all kept outputs in bytes, about 400,000 tokens. More outputs would cost time and add little."""
@@ -104,11 +100,8 @@ class LogSample:
         self._num_call_bytes = 0
 
     def add(self, file: str, call: LoggedCall) -> None:
-        """Counts a call and keeps it if its session is drawn.
-
-        Raises:
-            BadRecordError: Its token ids are outside the vocabulary.
-        """
+        """Counts a call and keeps it if its session is drawn. Raises BadRecordError if its token ids are outside the
+        vocabulary."""
         tokens = self._encoder.output(call)
         if not len(tokens):
             return

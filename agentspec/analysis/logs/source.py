@@ -93,10 +93,7 @@ class LogReading:
 
 def log_files(paths: Sequence[Path]) -> list[Path]:
     """The named files, and in named folders the files with the endings of logs, or of texts if there are no logs.
-
-    Raises:
-        ConfigError: A path does not exist, or a folder has no such file.
-    """
+    Raises ConfigError if a path does not exist, or a folder has no such file."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -120,13 +117,8 @@ def log_files(paths: Sequence[Path]) -> list[Path]:
 def read_calls(
     files: Sequence[Path], reading: LogReading, on_bytes: Callable[[int], object] = lambda done: None
 ) -> Iterator[tuple[FileReading, LoggedCall]]:
-    """All calls of all files, one after another. Bad records are noted and skipped.
-
-    Args:
-        files: Files of any formats, which may be mixed.
-        reading: Takes the notes on what was read.
-        on_bytes: Called now and then with the number of bytes read of all files.
-    """
+    """All calls of all files, of any formats, one after another. Bad records are noted in `reading` and skipped.
+    on_bytes is called now and then with the number of bytes read of all files."""
     done = 0
     sessions = Sessions(reading.account)
     for path, following in zip_longest(files, files[1:]):
@@ -195,15 +187,8 @@ def _record_calls(
     goes_on: bool,
     are_chunks: bool = False,
 ) -> Iterator[LoggedCall]:
-    """The calls of a file's values. Each is a record, or has several, or is a part of a session.
-
-    Args:
-        found: The values.
-        name: The file's name, for sessions that have none.
-        file, reading, sessions: Take what was read.
-        goes_on: Whether another file of the same folder follows.
-        are_chunks: Whether all values are chunks of streams.
-    """
+    """The calls of a file's values: each is a record, has several, or is a part of a session, which another file of the
+    folder may go on with. The file's name stands for sessions that have none."""
     for where, value, is_alone in found:
         if reading.is_late:
             break

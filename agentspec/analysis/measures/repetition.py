@@ -11,20 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-RUN = 8
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+from agentspec.analysis.replay.runs import LENGTH, windows
+
 PLACES = ("own_prompt", "other_outputs", "both", "neither")
-
-
-def run_hashes(tokens: NDArray[np.int32]) -> NDArray[np.uint64]:
-    """A hash of the run of RUN tokens at each position, uint64[max(n - RUN + 1, 0)]."""
-    count = max(len(tokens) - RUN + 1, 0)
-    hashes = np.zeros(count, np.uint64)
-    values = tokens.astype(np.uint64) + np.uint64(1)
-    for i in range(RUN if count else 0):
-        hashes = (hashes ^ values[i : i + count]) * _FACTOR
-        hashes ^= hashes >> np.uint64(29)
-    return hashes
 
 
 class OutputRuns:
@@ -32,7 +21,7 @@ class OutputRuns:
 
     def __init__(self, outputs: Sequence[NDArray[np.int32]]) -> None:
         """`outputs`: all outputs, measured ones and others; identical outputs count separately."""
-        distinct = [np.unique(run_hashes(output)) for output in outputs]
+        distinct = [np.unique(windows(output)) for output in outputs]
         runs = np.concatenate(distinct) if distinct else np.zeros(0, np.uint64)
         self._runs, self._counts = np.unique(runs, return_counts=True)
 
@@ -47,8 +36,8 @@ class OutputRuns:
 
 def repeated_tokens(output: NDArray[np.int32], prompt: NDArray[np.int32], others: OutputRuns) -> NDArray[np.int64]:
     """The number of tokens of an output in each of PLACES, int64[4]."""
-    hashes = run_hashes(output)
-    in_prompt = _covered(_found(hashes, run_hashes(prompt)), len(output))
+    hashes = windows(output)
+    in_prompt = _covered(_found(hashes, windows(prompt)), len(output))
     in_others = _covered(others.elsewhere(hashes), len(output))
     return np.array(
         [
@@ -84,6 +73,6 @@ def _covered(repeated: NDArray[np.bool_], length: int) -> NDArray[np.bool_]:
     changes = np.zeros(length + 1, np.int64)
     starts = np.flatnonzero(repeated)
     np.add.at(changes, starts, 1)
-    np.add.at(changes, starts + RUN, -1)
+    np.add.at(changes, starts + LENGTH, -1)
     covered: NDArray[np.bool_] = changes.cumsum()[:length] > 0
     return covered

@@ -62,15 +62,9 @@ class Sampled:
         )
 
     def shortened(self, share: float, draws: NDArray[np.uint64]) -> Sampled:
-        """The same calls, of whose outputs only this share is replayed: a part at random, after the text before it.
-
-        All outputs are cut in the same proportion, so long ones still count more than short ones. A part's share of the
-        prompt is left to compute.
-
-        Args:
-            share: In (0, 1].
-            draws: [n], a random number for each measured call.
-        """
+        """The same calls, of whose outputs only this share in (0, 1] is replayed: a part at random, by `draws`, after
+        the text before it. All outputs are cut in the same proportion, so long ones still count more than short
+        ones. A part's share of the prompt is left to compute."""
         parts, cached = [], self.cached.copy()
         for i, call in enumerate(self.measured):
             size = len(call.output)

@@ -14,7 +14,6 @@ from agentspec.analysis.logs.sample import KeptOutput, SetCount
 from agentspec.analysis.measures.entropy import output_entropy
 from agentspec.analysis.measures.repetition import OutputRuns, repeated_tokens, shares
 from agentspec.analysis.measures.replays import Lengths, Sampled
-from agentspec.analysis.replay.traces import Call
 
 ENTROPY_OUTPUTS = 1000
 """The number of outputs for an entropy, spread evenly over the sample. It is fixed because entropy depends on it."""
@@ -53,9 +52,8 @@ def set_rows(
     sampled: Sampled,
     cold: Lengths,
     warm: Lengths,
-    on_set: Callable[[], object] = lambda: None,
-) -> tuple[list[dict[str, Any]], list[str], NDArray[np.int64]]:
-    """A row for each set, all outputs first; notes on what is left out; and each measured call's tokens in PLACES."""
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """A row for each set, all outputs first, and notes on what is left out."""
     notes: list[str] = []
     runs = OutputRuns([output.tokens for output in kept])
     places = np.array([repeated_tokens(call.output, call.prompt, runs) for call in sampled.measured], np.int64).reshape(
@@ -77,8 +75,7 @@ def set_rows(
                 np.bool_,
             )
             rows.append(_row(name, kind, counts[kind, name], chosen, mask, sampled, places, cold, warm))
-            on_set()
-    return rows, notes, places
+    return rows, notes
 
 
 def _row(
@@ -110,25 +107,6 @@ def _row(
         "repeated": shares(places[mask].sum(axis=0)) if mask.any() else None,
         "accept_length": lengths,
     }
-
-
-def excerpts(
-    calls: Sequence[Call],
-    labels: Sequence[Labels],
-    places: NDArray[np.int64],
-    decode: Callable[[NDArray[np.int32]], str],
-) -> list[dict[str, str]]:
-    """The first 120 tokens of the measured outputs that repeat the most and the least, for --include-text."""
-    lengths = places.sum(axis=1)
-    long_enough = np.flatnonzero(lengths >= min(40, int(lengths.max(initial=0))))
-    if not len(long_enough):
-        return []
-    repeated = 1.0 - places[long_enough, 3] / lengths[long_enough]
-    found = []
-    for kind, place in (("most repeated", repeated.argmax()), ("least repeated", repeated.argmin())):
-        i = int(long_enough[place])
-        found.append({"set": labels[i].role or "all", "kind": kind, "text": decode(calls[i].output[:120])})
-    return found
 
 
 def differences(sets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -44,16 +44,8 @@ and the figures are stable long before."""
 def speedup_row(
     name: str, profile: Profile, concurrency: int, states: Mapping[str, Recorded], *, width: int, seed: int = 0
 ) -> dict[str, Any]:
-    """The range at one number of clients.
-
-    Args:
-        name: The profile's name.
-        profile: The costs of steps.
-        concurrency: The number of clients that each send one request after another, >= 1.
-        states: The recorded drafts of "cold" and, if possible, "warm".
-        width: The largest number of tokens per row, the root included.
-        seed: Seed for the choice of requests that are sent again.
-    """
+    """The range at one number of clients that each send one request after another, from the recorded drafts of "cold"
+    and, if possible, "warm", with at most `width` tokens per row."""
     found = {state: _range(profile, concurrency, recorded, width, seed) for state, recorded in states.items()}
     return {
         "profile": name,

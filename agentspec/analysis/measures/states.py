@@ -17,16 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.analysis.measures.grid import walk
-from agentspec.analysis.measures.replays import (
-    ID,
-    Lengths,
-    Pass,
-    Sampled,
-    cold_passes,
-    engine_config,
-    followed,
-    serve,
-)
+from agentspec.analysis.measures.replays import ID, Lengths, Pass, Sampled, cold_passes, engine_config, followed, serve
 from agentspec.analysis.replay.traces import Call
 from agentspec.config import EngineConfig
 from agentspec.drafts import DraftBuffers
@@ -78,11 +69,7 @@ def record(
     """The drafts of the servers of some passes; None where no output has two tokens, or there is no pass.
 
     Args:
-        name: Name of the result.
-        sampled: The calls to serve.
-        passes: From cold_passes() or warm_passes().
         alpha: The alpha of the paper's rule; None for the calibrated rule.
-        budget_bytes: The engine's memory budget.
         estimates: The estimates to begin with, see adapted_estimates(); None: the defaults.
         clients: The number of calls that are answered at the same time; unfinished ones have not been learnt.
         on_call: Called after each call.

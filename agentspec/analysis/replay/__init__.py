@@ -20,24 +20,7 @@ from agentspec.analysis.replay.tokenizer import Tokenizer, load_tokenizer
 from agentspec.analysis.replay.traces import Call, SessionReader, Trace, check_session, decompressed, read_trace
 
 __all__ = [
-    "SOURCES",
-    "Call",
-    "Draft",
-    "EngineSystem",
-    "Measurement",
-    "Oracle",
-    "SessionReader",
-    "System",
-    "Tokenizer",
-    "Trace",
-    "accepted_nodes",
-    "check_session",
-    "config_for",
-    "decompressed",
-    "load_tokenizer",
-    "longest_copies",
-    "read_trace",
-    "replay",
-    "replay_settings",
-    "replay_together",
-]
+    "SOURCES", "Call", "Draft", "EngineSystem", "Measurement", "Oracle", "SessionReader", "System", "Tokenizer",
+    "Trace", "accepted_nodes", "check_session", "config_for", "decompressed", "load_tokenizer", "longest_copies",
+    "read_trace", "replay", "replay_settings", "replay_together",
+]  # fmt: skip

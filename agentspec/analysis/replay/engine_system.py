@@ -63,17 +63,9 @@ def as_draft(row: DraftRow) -> Draft:
 
 
 class EngineSystem:
-    """A system with an `Engine` of its own. `suffixdecoding` is the same engine with the paper's plain rule.
-
-    Args:
-        system: See config_for().
-        max_draft_tokens: The maximum number of draft tokens per step, without the root.
-        min_token_prob: See EngineConfig; None stands for the system's default.
-        corpora: What to draft from besides.
-        estimates: See EngineConfig.
-        max_siblings: See EngineConfig; None stands for its default.
-        sources: Those of SOURCES that it drafts from.
-    """
+    """A system with an `Engine` of its own, and the settings of config_for(); None stands for a default.
+    `suffixdecoding` is the same engine with the paper's plain rule. It drafts from `corpora` too, and only from
+    those of SOURCES that `sources` names."""
 
     def __init__(
         self,

@@ -17,15 +17,8 @@ from agentspec.analysis.replay.traces import Call
 
 
 def longest_copies(text: NDArray[np.int64], max_length: int) -> NDArray[np.int32]:
-    """For each position p, the largest n <= max_length such that text[p:p+n] occurs within text[:p].
-
-    Args:
-        text: Symbols, int64[m].
-        max_length: The maximum length of a copy.
-
-    Returns:
-        int32[m].
-    """
+    """int32[m]: for each position p of the text, int64[m], the largest n <= max_length such that text[p:p+n] occurs
+    within text[:p]."""
     # ranks[i] numbers the n-gram at positions[i]. Positions with a unique n-gram have been dropped, since no longer
     # n-gram that begins there can repeat either.
     longest = np.zeros(len(text), dtype=np.int32)

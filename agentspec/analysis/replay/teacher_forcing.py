@@ -140,16 +140,10 @@ def accepted_nodes(draft: Draft, truth: Sequence[int]) -> list[int]:
 
 
 def replay(
-    calls: Iterable[Call],
-    system: System,
-    max_draft_tokens: int,
-    on_call: Callable[[Measurement], None] | None = None,
+    calls: Iterable[Call], system: System, max_draft_tokens: int, on_call: Callable[[Measurement], None] | None = None
 ) -> Measurement:
-    """Replays calls one after another, and passes the sums to `on_call` after each.
-
-    Raises:
-        AssertionError: The system drafted more than `max_draft_tokens`, or a replayed output differs from the record.
-    """
+    """Replays calls one after another, and passes the sums to `on_call` after each. Raises AssertionError if the system
+    drafted more than `max_draft_tokens`, or a replayed output differs from the record."""
     sums = Measurement()
     for call in calls:
         replay_call(call, system, max_draft_tokens, sums)
@@ -168,8 +162,8 @@ def replay_together(
 ) -> Measurement:
     """Replays calls side by side, one in each lane, as a server would run them in one batch.
 
-    The sessions of a task take lanes together, and their calls open together: the second calls of all sessions when
-    the first ones have ended. All open calls take their steps in turn.
+    The sessions of a task take lanes together, and their calls open together: the second calls of all sessions when the
+    first ones have ended. All open calls take their steps in turn. Raises AssertionError as replay() does.
 
     Args:
         calls: Those of a session in their order.
@@ -177,9 +171,6 @@ def replay_together(
         max_draft_tokens: See replay().
         on_call: See replay().
         name_groups: Name a group for each task and each of its calls, as a caller would that knows them.
-
-    Raises:
-        AssertionError: See replay().
     """
     sessions: dict[tuple[str, str, str], list[Call]] = {}
     for call in calls:
@@ -218,10 +209,8 @@ def replay_settings(
     """Replays calls one after another with many settings at once, each with its own limit of draft tokens.
 
     The result is that of one replay() for each setting, except that times are those of drafts alone. The system follows
-    the text token by token, and at each token those settings draft whose last step has ended there.
-
-    Raises:
-        AssertionError: See replay().
+    the text token by token, and at each token those settings draft whose last step has ended there. Raises
+    AssertionError as replay() does.
     """
     sums = [Measurement() for _ in settings]
     lanes = [_Lane(system, setting) for setting, _ in settings]

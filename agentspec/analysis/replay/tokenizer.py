@@ -57,22 +57,16 @@ class Tokenizer:
         return ids + np.int32(self._offset) if self._offset else ids
 
     def decode(self, tokens: NDArray[np.int32]) -> str:
-        """Decodes tokens, int32[n], for display. Special tokens are omitted and broken characters are replaced.
-
-        Raises:
-            ConfigError: The tokenizer only encodes.
-        """
+        """Decodes tokens, int32[n], for display. Special tokens are omitted and broken characters are replaced. Raises
+        ConfigError if the tokenizer only encodes."""
         if self._decode is None:
             raise ConfigError(f"the tokenizer {self.name} cannot decode; pass {_KINDS}")
         return self._decode((tokens - self._offset).tolist())
 
 
 def load_tokenizer(path: Path | None = None) -> Tokenizer:
-    """Loads a tokenizer from a file; None: the newest tekken that the installed mistral_common has.
-
-    Raises:
-        ConfigError: There is no such file, its kind is unknown, or the package that reads it is missing.
-    """
+    """Loads a tokenizer from a file; None: the newest tekken that the installed mistral_common has. Raises ConfigError
+    if there is no such file, its kind is unknown, or the package that reads it is missing."""
     path = default_tokenizer_path() if path is None else path
     try:
         data = path.read_bytes()
@@ -169,15 +163,8 @@ def _load_hugging_face(name: str, data: bytes) -> Tokenizer:
 
 
 def find_tokenizer(name: str | None) -> Tokenizer:
-    """Loads a tokenizer.
-
-    Args:
-        name: A tokenizer's file, the folder of a served model, or an installed package that contains a tokenizer, such
-            as mistral_common; None stands for mistral_common.
-
-    Raises:
-        ConfigError: No tokenizer has that name, or it cannot be read.
-    """
+    """Loads the tokenizer of a file, of the folder of a served model, or of an installed package; None stands for
+    mistral_common. Raises ConfigError if there is none of that name, or it cannot be read."""
     if name is None:
         return load_tokenizer(default_tokenizer_path())
     if Path(name).exists():

@@ -70,11 +70,8 @@ class Trace:
 
 
 def read_trace(argument: str, tokenizer: Tokenizer) -> Trace:
-    """Reads `PATH`, or a slice of its good lines, `PATH@START:STOP`, with the meaning of a slice of a list.
-
-    Raises:
-        ConfigError: The file cannot be read, the slice is invalid, or no session is left.
-    """
+    """Reads `PATH`, or a slice of its good lines, `PATH@START:STOP`, with the meaning of a slice of a list. Raises
+    ConfigError if the file cannot be read, the slice is invalid, or no session is left."""
     path, chosen = _split_argument(argument)
     reader = SessionReader(tokenizer)
     bad_lines: list[str] = []

@@ -60,11 +60,8 @@ def collect_trials(
     on_call: Callable[[int], object] = _nothing,
 ) -> Trials:
     """Replays calls on an engine that has learnt nothing, and returns all weighed continuations with their estimates.
-    With corpora, they also show how far continuations from these come true.
-
-    Raises:
-        ConfigError: Nothing was weighed: the outputs are too short, or nothing in them occurred before.
-    """
+    With corpora, they also show how far continuations from these come true. Raises ConfigError if nothing was
+    weighed: the outputs are too short, or nothing in them occurred before."""
     config = EngineConfig(max_draft_tokens=max_draft_tokens, estimates=estimates, learning_rate=0.0)
     engine = engine_with(config, corpora)
     rows: list[Trials] = []
@@ -96,11 +93,8 @@ def check_scipy() -> None:
 
 
 def fit(trial_sets: Sequence[Trials], start: Estimates, note: str) -> Estimates:
-    """Fits the estimates near `start` that make the trials most likely. All sets have the same weight.
-
-    Raises:
-        ConfigError: The package scipy is not installed.
-    """
+    """Fits the estimates near `start` that make the trials most likely. All sets have the same weight. Raises
+    ConfigError if the package scipy is not installed."""
     check_scipy()
     from scipy.optimize import minimize
     from scipy.sparse import csr_matrix, vstack
@@ -137,26 +131,20 @@ def measure(
     *,
     warm: Iterable[Call] = (),
     corpora: Corpora | None = None,
-    on_call: Callable[[int], object] = _nothing,
 ) -> Quality:
-    """Replays calls after those of `warm` were learnt.
-
-    Raises:
-        ConfigError: Every output has one token only.
-    """
+    """Replays calls after those of `warm` were learnt. Raises ConfigError if every output has one token only."""
     engine = engine_with(config, corpora)
     for call in warm:
         remember(engine, call)
     steps = accepted = 0
     estimates: list[NDArray[np.float32]] = []
     truths: list[NDArray[np.bool_]] = []
-    for number, call in enumerate(calls, 1):
+    for call in calls:
         for row, true_nodes, _ in steps_of(engine, call):
             steps += 1
             accepted += int(true_nodes.sum()) - 1
             estimates.append(row.estimates[1:])
             truths.append(true_nodes[1:])
-        on_call(number)
     if not steps:
         raise ConfigError("there is no step to measure: every output has one token only; pass other traces")
     estimated, came_true = np.concatenate(estimates), np.concatenate(truths)

@@ -94,15 +94,8 @@ class _Rates:
 
 
 def planned(log: Log, budget: Budget, concurrency: Sequence[int], profiles: int, engine_bytes: int) -> Plan:
-    """What to replay.
-
-    Args:
-        log: The log.
-        budget: What the report may take.
-        concurrency: The numbers of clients that are simulated.
-        profiles: The number of profiles that are simulated.
-        engine_bytes: The memory budget of an engine.
-    """
+    """What to replay of the log within the budget, where steps are simulated for these numbers of clients and profiles,
+    and an engine may take `engine_bytes`."""
     pilot_tokens = int(min(_PILOT_TOKENS, max(_PILOT_SHARE * budget.seconds * _PILOT_SPEED, 500)))
     rates = _measured_rates(log, engine_bytes, pilot_tokens)
     left = _SHARE * budget.seconds - (time.process_time() - budget.started)

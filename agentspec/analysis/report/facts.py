@@ -36,7 +36,7 @@ from agentspec.analysis.measures.replays import (
     serve_alone,
     warm_passes,
 )
-from agentspec.analysis.measures.sets import differences, entropy_of, excerpts, set_rows
+from agentspec.analysis.measures.sets import differences, entropy_of, set_rows
 from agentspec.analysis.measures.speedup import speedup_row
 from agentspec.analysis.measures.states import Recorded, adapted_estimates, record, recorded_config
 from agentspec.analysis.replay.tokenizer import Tokenizer
@@ -63,11 +63,7 @@ _NO_LENGTHS = Lengths(*(np.zeros(0, np.int64),) * 2, *(np.zeros(0, np.float64),)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportConfig:
-    """The options of a report.
-
-    Raises:
-        ConfigError: A field is out of range, or a profile is not found.
-    """
+    """The options of a report. Raises ConfigError if a field is out of range, or a profile is not found."""
 
     profiles: tuple[str, ...] = ("smartspec-a100-7b",)
     """Files of `agentspec profile`, or names in agentspec.simulation.BUILT_IN_PROFILES. The verdict is for the device of
@@ -82,7 +78,6 @@ class ReportConfig:
     """Replay exactly this number of calls, or all if there are fewer, whatever time that takes; None: as many as the
     time allows."""
     seed: int = 0
-    include_text: bool = False
     model: str = "MODEL"
     """The served model in the command of the verdict."""
     command: str = "agentspec report"
@@ -111,16 +106,8 @@ class ReportConfig:
 
 
 def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConfig) -> dict[str, Any]:
-    """Everything that a report says about logs.
-
-    Args:
-        paths: Files and folders, see agentspec.analysis.logs.source.
-        tokenizer: The served model's tokenizer.
-        config: The options.
-
-    Raises:
-        ConfigError: A path does not exist, or no output could be read.
-    """
+    """Everything that a report says about logs. Raises ConfigError if a path does not exist, or no output could be
+    read."""
     started, cpu_started = time.perf_counter(), time.process_time()
     budget = Budget(seconds=config.seconds, memory_bytes=_drafts_bytes(config), started=cpu_started)
     clock = budget if config.replay is None else None
@@ -150,7 +137,7 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
     estimates = adapted_estimates(sampled, config.seed, budget_bytes)
     rows, recorded = _grid(sampled, estimates, budget_bytes, config.seed, keep_size, clock, notes, plan.with_rules)
     cold, warm = (recorded[state].lengths(WIDTH) if state in recorded else _NO_LENGTHS for state in ("cold", "warm"))
-    sets, set_notes, places = set_rows(sample.counts, kept, whole, cold, warm)
+    sets, set_notes = set_rows(sample.counts, kept, whole, cold, warm)
     alone = serve_alone(sampled, engine_config(WIDTH, budget_bytes))
     points = learning.curve_points(cold, warm, alone, sampled)
     notes += set_notes
@@ -212,7 +199,6 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         "differences": differences(sets),
         "verdict": judged,
         "could_not_tell": notes,
-        "texts": excerpts(whole.measured, whole.labels, places, tokenizer.decode) if config.include_text else None,
     }
 
 

@@ -22,14 +22,8 @@ _SAME_OUTPUT = 0.5
 
 
 def input_facts(log: Log, sampled: Sampled, lost: int, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The files, formats and bad records, and their numbers.
-
-    Args:
-        log: The log.
-        sampled: The calls that are replayed.
-        lost: The number of them whose outputs change when they are tokenized and decoded.
-        tokenizer: The served model's.
-    """
+    """The files, formats and bad records, and their numbers. `lost` is the number of replayed calls whose outputs
+    change when they are tokenized and decoded."""
     reading, total = log.reading, log.sample.counts["all", "all"]
     return {
         "files": _file_rows(reading),
@@ -58,15 +52,8 @@ def input_facts(log: Log, sampled: Sampled, lost: int, tokenizer: Tokenizer) -> 
 
 
 def input_notes(log: Log, sampled: Sampled, lost: int, seconds: float | None, share: float = 1.0) -> list[str]:
-    """The limits that the input sets to the report.
-
-    Args:
-        log: The log.
-        sampled: The calls that are replayed.
-        lost: See input_facts().
-        seconds: The time that decided how many calls are replayed; None: the number was given.
-        share: The share of each output that is replayed.
-    """
+    """The limits that the input sets to the report. `seconds` is the time that decided how many calls are replayed,
+    None if the number was given; `share` of each output is replayed."""
     sample, reading, num_kept = log.sample, log.reading, len(log.kept)
     total = sample.counts["all", "all"]
     num_measured, num_candidates = len(sampled.measured), len(log.sampled.measured)

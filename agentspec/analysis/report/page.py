@@ -133,13 +133,8 @@ def _written(value: object) -> object:
 
 
 def visible(text: str, limit: int | None = None, lines: bool = False) -> str:
-    """The text with each invisible character as ⟨U+XXXX⟩.
-
-    Args:
-        text: Any text.
-        limit: The number of characters to cut it to.
-        lines: Whether line feeds and tabs stay.
-    """
+    """The text, cut to `limit` characters, with each invisible character as ⟨U+XXXX⟩; with `lines`, line feeds and tabs
+    stay."""
     if limit is not None and len(text) > limit:
         text = text[: limit - 1].rstrip() + "…"
     parts: list[str] = []

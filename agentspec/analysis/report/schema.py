@@ -213,12 +213,6 @@ class Verdict(Model):
     by_entropy: ByEntropy | None
 
 
-class Text(Model):
-    set: str
-    kind: Literal["most repeated", "least repeated"]
-    text: str
-
-
 class Facts(Model):
     """The facts of `agentspec report`."""
 
@@ -239,7 +233,6 @@ class Facts(Model):
     differences: list[Difference]
     verdict: Verdict
     could_not_tell: list[str]
-    texts: list[Text] | None
 
 
 if __name__ == "__main__":

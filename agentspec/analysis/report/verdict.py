@@ -21,11 +21,7 @@ _SUFFIX_LENGTH = 3.0
 """EAGLE-3 heads reach about 3 tokens per step on chat. Above that a draft model's own time does not always pay."""
 _HYBRID_LENGTH = 1.9
 _PAYS = 1.05
-_KINDS = {
-    "suffix": "suffix drafts alone",
-    "hybrid": "suffix drafts and a draft model",
-    "model": "a draft model alone",
-}
+_KINDS = {"suffix": "suffix drafts alone", "hybrid": "suffix drafts and a draft model", "model": "a draft model alone"}
 _OWN_SHARE = 0.5
 """From this share of the accepted tokens on, a request's own text explains a difference."""
 _MIN_OUTPUTS, _MIN_SESSIONS = 20, 3

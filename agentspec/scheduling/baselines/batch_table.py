@@ -26,11 +26,8 @@ class LengthCurve:
 
     @staticmethod
     def fit(accepted: Sequence[float]) -> LengthCurve:
-        """Fits the curve to l(1), l(2), ... by least squares of logarithms.
-
-        Raises:
-            ConfigError: There are fewer than two lengths, or one is not positive.
-        """
+        """Fits the curve to l(1), l(2), ... by least squares of logarithms. Raises ConfigError if there are fewer than
+        two lengths, or one is not positive."""
         if len(accepted) < 2 or not all(0 < length < math.inf for length in accepted):
             raise ConfigError(f"a curve needs accepted tokens > 0 of at least two lengths, got {list(accepted)}")
         exponent, logarithm = np.polyfit(np.log(np.arange(1, len(accepted) + 1)), np.log(accepted), 1)
@@ -58,10 +55,7 @@ class BatchTable:
     @staticmethod
     def of(config: ControlConfig, profile: Profile | None) -> BatchTable:
         """The table of the settings, else the profile's, else one computed from the profile's times (equation 7).
-
-        Raises:
-            ConfigError: There is neither a table nor a profile.
-        """
+        Raises ConfigError if there is neither a table nor a profile."""
         if config.table:
             return BatchTable(config.table)
         if profile is None:
@@ -109,11 +103,8 @@ def _curve(accepted: Sequence[float]) -> LengthCurve | None:
 
 
 def table_of_speeds(seconds_per_token: Mapping[tuple[int, int], float]) -> BatchTable:
-    """The fastest length for each measured batch size. Keys are (batch size, length).
-
-    Raises:
-        ConfigError: Nothing was measured, or seconds are not positive.
-    """
+    """The fastest length for each measured batch size. Keys are (batch size, length). Raises ConfigError if nothing was
+    measured, or seconds are not positive."""
     if not seconds_per_token or not all(0 < seconds < math.inf for seconds in seconds_per_token.values()):
         raise ConfigError(f"a table needs seconds > 0 a token, got {dict(seconds_per_token)!r}; measure some")
     sizes = sorted({size for size, _ in seconds_per_token})

@@ -26,11 +26,8 @@ def check_threshold(h: float) -> float:
 
 def parse_threshold(text: str) -> float | Literal["auto", "head", "theorem"]:
     """Reads h as it is written in settings: a number in (0, 1], "head" for the one that the acceptance head was found
-    best with, "theorem" for theorem_threshold() of the models' times, or "auto" for no h.
-
-    Raises:
-        ConfigError: The text is something else.
-    """
+    best with, "theorem" for theorem_threshold() of the models' times, or "auto" for no h. Raises ConfigError if the
+    text is something else."""
     words: tuple[Literal["auto", "head", "theorem"], ...] = ("auto", "head", "theorem")
     for word in words:
         if text == word:
@@ -56,7 +53,7 @@ def theorem_threshold(target_seconds: float, draft_seconds: float) -> float:
 
 def candidate_length(probabilities: ArrayLike, h: float) -> NDArray[np.int64]:
     """The number of candidates of each draft. The token at which a draft stops is one: it is drafted already, and its
-    verification is free.
+    verification is free. Raises ConfigError if h is not in [0, 1].
 
     Args:
         probabilities: [..., K], p_i of the tokens of each draft. Values behind the end of a draft do not count, so they
@@ -65,9 +62,6 @@ def candidate_length(probabilities: ArrayLike, h: float) -> NDArray[np.int64]:
 
     Returns:
         [...], from 1 to K; 0 if K is 0.
-
-    Raises:
-        ConfigError: h is not in [0, 1].
     """
     accepted = np.cumprod(np.asarray(probabilities, np.float64), axis=-1)
     stops = 1 - accepted > check_threshold(h)

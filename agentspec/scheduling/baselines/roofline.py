@@ -20,10 +20,7 @@ def free_tokens(profile: Profile | None) -> float:
     h is not known, it is taken as infinite. If no b * s_q reaches the device's ratio, the result is infinite.
 
     For the paper's example, h = 4096 on a device of 280 TFLOP/s and 0.8 TB/s, the equation gives 422. The paper prints
-    435, which belongs to 0.78 TB/s.
-
-    Raises:
-        ConfigError: There is no profile, or it has no peak figures.
+    435, which belongs to 0.78 TB/s. Raises ConfigError if there is no profile, or it has no peak figures.
     """
     if profile is None or profile.peak_flops is None or profile.peak_bandwidth is None:
         got = "no profile" if profile is None else f"{profile.peak_flops} and {profile.peak_bandwidth}"

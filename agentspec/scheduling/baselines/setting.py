@@ -82,11 +82,8 @@ class Baseline:
 
 
 def parse_baseline(text: str) -> Baseline:
-    """Reads the setting; "" replaces nothing.
-
-    Raises:
-        ConfigError: A name or a key is unknown, a value is out of range, or a field would be replaced twice.
-    """
+    """Reads the setting; "" replaces nothing. Raises ConfigError if a name or a key is unknown, a value is out of
+    range, or a field would be replaced twice."""
     replaced: dict[_Place, object] = {}
     try:
         for place, value in _fields(text):

@@ -9,13 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from agentspec.drafts import DraftBatch
 from agentspec.scheduling.baselines.depths import DepthProfile, absolute_parents
-from agentspec.scheduling.columns import (
-    candidate_widths,
-    column_sizes,
-    column_sums,
-    num_drafted,
-    rows_between,
-)
+from agentspec.scheduling.columns import candidate_widths, column_sizes, column_sums, num_drafted, rows_between
 from agentspec.scheduling.config import ControlConfig
 from agentspec.scheduling.costs.online import OnlineCosts
 from agentspec.scheduling.costs.profile import Profile

@@ -25,11 +25,8 @@ THRESHOLDS = (
 
 @dataclass(frozen=True, slots=True)
 class DraftedChains:
-    """n chains of K tokens each, and what became of them.
-
-    Raises:
-        ConfigError: There are no chains, or the arrays do not fit.
-    """
+    """n chains of K tokens each, and what became of them. Raises ConfigError if there are no chains, or the arrays do
+    not fit."""
 
     probabilities: NDArray[np.float64]
     """[n, K], the predicted probability that a token is accepted if all before it are."""

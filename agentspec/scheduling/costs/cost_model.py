@@ -25,11 +25,8 @@ _MIN_OWN_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """The coefficients for the seconds of a forward pass.
-
-    Raises:
-        ConfigError: A coefficient is negative or not finite.
-    """
+    """The coefficients for the seconds of a forward pass. Raises ConfigError if a coefficient is negative or not
+    finite."""
 
     alpha: float
     """Seconds per token of context, over all rows."""
@@ -81,10 +78,8 @@ class CostFit:
 def fit_step_cost(points: Sequence[MeasuredPoint]) -> CostFit:
     """Fits the plane by non-negative least squares of relative errors.
 
-    Errors are relative because clocks and other work make long steps vary more than short ones.
-
-    Raises:
-        ConfigError: A point has impossible values, there are too few points, or they do not determine a coefficient.
+    Errors are relative because clocks and other work make long steps vary more than short ones. Raises ConfigError if a
+    point has impossible values, there are too few points, or they do not determine a coefficient.
     """
     for point in points:
         if min(point.rows, point.width) < 1 or point.context < 0 or not 0 < point.seconds < math.inf:
@@ -115,15 +110,9 @@ def _check_determined(design: NDArray[np.float64]) -> None:
 
 
 def non_negative_least_squares(design: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The coefficients, float64[k] >= 0, that fit design @ coefficients to `target`.
-
-    The optimum is the unconstrained least-squares solution over the columns whose coefficients are positive in it. The
-    function tries every set of columns; three columns have seven.
-
-    Args:
-        design: float64[n, k]
-        target: float64[n]
-    """
+    """The coefficients, float64[k] >= 0, that fit design, float64[n, k], @ coefficients to `target`, float64[n]. The
+    optimum is the unconstrained least-squares solution over the columns whose coefficients are positive in it. The
+    function tries every set of columns; three columns have seven."""
     best, best_error = np.zeros(design.shape[1]), float(target @ target)
     for chosen in product((False, True), repeat=design.shape[1]):
         columns = np.flatnonzero(chosen)

@@ -72,11 +72,8 @@ class MeasuredRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """The cost model of a target model and its draft model.
-
-    Raises:
-        ConfigError: Widths do not ascend from 1, or a value has the wrong type or lies outside its range.
-    """
+    """The cost model of a target model and its draft model. Raises ConfigError if widths do not ascend from 1, or a
+    value has the wrong type or lies outside its range."""
 
     key: ProfileKey
     target: StepCost
@@ -172,10 +169,6 @@ class Profile:
             and measured.widths[0] <= width <= measured.widths[1]
             and measured.context_lengths[0] * rows <= context <= measured.context_lengths[1] * rows
         )
-
-    def seconds_checked(self, rows: int, width: int, context: float) -> tuple[float, bool]:
-        """Seconds of a verification, and whether it lies in the measured range; False: they are extrapolated."""
-        return self.target.seconds(context, rows * width), self.covers(rows, width, context)
 
     def save(self, path: str | Path) -> None:
         """Writes the profile as JSON."""

@@ -27,6 +27,9 @@ _DOUBT = 0.5
 _LEAST_TERM = 0.1
 """The deviation is at least the coefficient with which the term would be this share of the seconds, so that a
 coefficient of 0 can rise."""
+_SMALL = 0.1
+"""A size counts there as this share of the largest one so far, if it is smaller: small sizes tell little of a coefficient
+that large ones have shown."""
 _DRIFT = 0.01
 """Standard deviation of a coefficient's change in a step, as a share of its doubt."""
 _LEAST_NOISE, _FIRST_NOISE, _MOST_NOISE = 0.02, 0.1, 0.3
@@ -57,6 +60,7 @@ class RunningFit:
         """Number of times that the coefficients turned out to be wrong."""
         self._covariance = _diagonal(self.coefficients)
         self._first: list[tuple[list[float], float]] = []
+        self._largest = [0.0] * len(self._shares)
         self._relative_errors: deque[float] = deque(maxlen=31)
         self._outliers = 0
         self._fits_anew = start is None
@@ -110,9 +114,10 @@ class RunningFit:
         # Step 1: the coefficients have drifted, by at most their doubt.
         coefficients = self.coefficients
         predicted = max(_dot(coefficients, terms), 1e-12)
+        self._largest = list(map(max, self._largest, terms))
         doubts = [
-            max(_DOUBT * coefficient, _LEAST_TERM * predicted / term)
-            for coefficient, term in zip(coefficients, terms, strict=True)
+            max(_DOUBT * coefficient, _LEAST_TERM * predicted / max(term, _SMALL * largest))
+            for coefficient, term, largest in zip(coefficients, terms, self._largest, strict=True)
         ]
         for i, doubt in enumerate(doubts):
             row = self._covariance[i]

@@ -34,11 +34,7 @@ class StepTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingCosts:
-    """Costs of one kind of server, as its clients see them.
-
-    Raises:
-        ConfigError: A time is negative or not finite.
-    """
+    """Costs of one kind of server, as its clients see them. Raises ConfigError if a time is negative or not finite."""
 
     request_seconds: float
     """Seconds of each request outside the scheduler: HTTP, detokenizing, messages between processes."""
@@ -98,8 +94,7 @@ def fit_serving_costs(points: ServingPoints) -> ServingCosts:
     3. Requests: the median of the seconds that a request takes on an idle server beyond its prefill. They are spent
        outside the scheduler.
 
-    Raises:
-        ConfigError: There are too few points.
+    Raises ConfigError if there are too few points.
     """
     if len({point.batched for point in points.prefills}) < 2 or not points.alone or not points.steps:
         raise ConfigError(

@@ -31,6 +31,9 @@ _UNTRIED = 0.25
 """What a further token costs at most, in tokens of the only point that is known."""
 _TRUSTED = 4.0
 """A point is believed in part only until it has learned from this number of steps; see _believed()."""
+_FROM_CONTEXT = 0.5
+"""A point is left out at contexts so much shorter than its own that more than this share of its seconds would go. Alpha is
+not known well enough to tell what would be left."""
 _FARTHEST = 0.3
 """A step moves the curve as if it were at most this share away from it: a step that waited for something else tells
 nothing."""
@@ -57,18 +60,19 @@ class StepCurve:
         """Tokens, seconds and contexts of the known points; None: there are none."""
 
     def at(self, batched: NDArray[np.float64], context: float, linear: StepCost) -> NDArray[np.float64]:
-        """Predicted seconds of steps.
-
-        Args:
-            batched: float64[n], the numbers of their tokens.
-            context: Number of tokens in the KV cache.
-            linear: The cost that the curve follows where it knows nothing. Its alpha counts everywhere.
-        """
+        """Predicted seconds of steps of these numbers of tokens, float64[n]. Where the curve knows nothing it follows
+        the linear cost, whose alpha counts everywhere."""
         if self._known is None:
             found: NDArray[np.float64] = linear.gamma * batched + (linear.alpha * context + linear.delta)
             return found
         tokens, seconds, contexts = self._known
-        seconds = seconds + linear.alpha * (context - contexts)
+        moved = seconds + linear.alpha * (context - contexts)
+        near = moved >= _FROM_CONTEXT * seconds
+        if not near.all():
+            if not near.any():
+                return linear.gamma * batched + (linear.alpha * context + linear.delta)
+            tokens, moved = tokens[near], moved[near]
+        seconds = moved
         # More tokens never take less time. So a point that a slow step has lifted sinks to those after it.
         seconds = np.minimum.accumulate(seconds[::-1])[::-1]
         # Beyond the last point each token costs as between the last two, or what the linear cost says if that is more. A
@@ -123,15 +127,9 @@ class StepCurve:
 
 
 def _believed(seconds: NDArray[np.float64], shown: list[float]) -> None:
-    """Moves points that few steps have shown towards the point before them, in place.
-
-    A step that is disturbed takes longer, never shorter. If the first wide step was disturbed, and was believed, no
-    further one would be tried for long.
-
-    Args:
-        seconds: float64[n], of the points by ascending numbers of tokens, without what their contexts take.
-        shown: [n], the numbers of steps that have shown them.
-    """
+    """Moves points, by ascending numbers of tokens, that few steps have `shown` towards the point before them, in
+    place. A step that is disturbed takes longer, never shorter. If the first wide step was disturbed, and was
+    believed, no further one would be tried for long."""
     for place in range(1, len(seconds)):
         more = seconds[place] - seconds[place - 1]
         if shown[place] < _TRUSTED and more > 0.0:

@@ -9,24 +9,7 @@ from agentspec.scheduling.hybrid.planner import ModelNumbers, NextStep, Speedup,
 from agentspec.scheduling.hybrid.policy import Choice, HybridPolicy, single_precision
 
 __all__ = [
-    "Choice",
-    "HybridBatch",
-    "HybridConfig",
-    "HybridPolicy",
-    "HybridRule",
-    "ModelCosts",
-    "ModelNumbers",
-    "ModelTrees",
-    "NextStep",
-    "PauseRule",
-    "PauseRuleName",
-    "Speedup",
-    "StepPlanner",
-    "Tau",
-    "UnionUse",
-    "UnitedTrees",
-    "parse_tau",
-    "pause_rule",
-    "planning_numbers",
-    "single_precision",
-]
+    "Choice", "HybridBatch", "HybridConfig", "HybridPolicy", "HybridRule", "ModelCosts", "ModelNumbers",
+    "ModelTrees", "NextStep", "PauseRule", "PauseRuleName", "Speedup", "StepPlanner", "Tau", "UnionUse",
+    "UnitedTrees", "parse_tau", "pause_rule", "planning_numbers", "single_precision",
+]  # fmt: skip

@@ -18,11 +18,8 @@ _TAU_REMEDY = "pass auto to let it be found, 0 to draft from suffixes only, inf 
 
 
 def parse_tau(text: str) -> Tau:
-    """Reads tau as it is written in settings: auto, a number >= 0, or inf.
-
-    Raises:
-        ConfigError: The text is something else.
-    """
+    """Reads tau as it is written in settings: auto, a number >= 0, or inf. Raises ConfigError if the text is something
+    else."""
     if text.strip().lower() == "auto":
         return "auto"
     try:
@@ -36,11 +33,7 @@ def parse_tau(text: str) -> Tau:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HybridConfig:
-    """Settings of a `HybridPolicy`.
-
-    Raises:
-        ConfigError: A field has the wrong type or lies outside its range.
-    """
+    """Settings of a `HybridPolicy`. Raises ConfigError if a field has the wrong type or lies outside its range."""
 
     rule: HybridRule = "expected"
     """How suffix drafts are weighed against the draft model.

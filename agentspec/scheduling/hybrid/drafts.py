@@ -104,14 +104,8 @@ class HybridBatch(DraftBatch):
 
     def model_accepted(self, accepted: NDArray[np.int64], num_accepted: NDArray[np.int32]) -> NDArray[np.int32]:
         """[b], number of tokens of the text that each of the draft model's own trees contains as a path from its root.
-
-        Args:
-            accepted: [b, w]; the first num_accepted[i] + 1 columns of row i hold its accepted tokens and the bonus
-            token. num_accepted: [b], accepted tokens without the bonus token.
-
-        Raises:
-            ConfigError: `accepted` lacks rows or columns.
-        """
+        The first num_accepted[i] + 1 columns of row i of `accepted` hold its accepted tokens and the bonus token.
+        Raises ConfigError if rows or columns are missing."""
         return _core.path_lengths(
             self.model_offsets, self.model_tokens, self.model_parents, accepted, num_accepted + np.int32(1)
         )

@@ -43,11 +43,7 @@ class PauseRule(Protocol):
 
 
 def pause_rule(name: str) -> PauseRule:
-    """Returns a new rule of that name, not paused.
-
-    Raises:
-        ConfigError: No rule has that name.
-    """
+    """Returns a new rule of that name, not paused. Raises ConfigError if no rule has that name."""
     if name == "payoff":
         return PayoffPause()
     if name == "zero-length":
@@ -148,11 +144,8 @@ class ZeroLengthPause:
     _WINDOW = 100
 
     def __init__(self, threshold: float = 0.7) -> None:
-        """`threshold` is the share of steps without a draft above which the rule pauses.
-
-        Raises:
-            ConfigError: `threshold` is not in [0, 1].
-        """
+        """`threshold` is the share of steps without a draft above which the rule pauses. Raises ConfigError if
+        `threshold` is not in [0, 1]."""
         if not 0 <= threshold <= 1:
             raise ConfigError(f"threshold must be a share of steps in [0, 1], got {threshold!r}; the paper's is 0.7")
         self._threshold = threshold

@@ -125,17 +125,9 @@ class StepPlanner:
     def plan(
         self, drafts: DraftBatch, rooms: NDArray[np.int32], context: int, numbers: _core.PlanningNumbers
     ) -> NextStep:
-        """Plans the step of b rows that has these suffix drafts.
-
-        Args:
-            drafts: The suffix drafts.
-            rooms: int32[b], maximum number of drafted nodes of each row.
-            context: Number of tokens in the KV cache over all rows.
-            numbers: What planning_numbers() gave, with a draft model.
-
-        Raises:
-            ConfigError: The arguments are not of the same rows.
-        """
+        """Plans the step of b rows that has these suffix drafts, with `rooms`, int32[b], as the maximum number of
+        drafted nodes and `context` tokens in the KV cache over all rows. Raises ConfigError if the arguments are not
+        of the same rows."""
         return NextStep(
             *self._native.plan(drafts.offsets, drafts.parents, drafts.estimates, rooms, float(context), numbers)
         )

@@ -57,25 +57,18 @@ class HybridPolicy:
         self._probing = Probing()
 
     def choose(
-        self,
-        suffix: DraftBatch,
-        fit: NDArray[np.bool_],
-        promised: NDArray[np.float64],
-        plan: NextStep,
+        self, suffix: DraftBatch, fit: NDArray[np.bool_], promised: NDArray[np.float64], plan: NextStep
     ) -> Choice:
         """Chooses the rows that want the draft model's drafts. If there are any, its passes run for the whole batch.
 
         Under the rule "expected", either all fit rows want them or none does, as the plan says. Under the other rules,
-        and if tau is a number, each row is judged alone.
+        and if tau is a number, each row is judged alone. Raises ConfigError if an argument does not have b rows.
 
         Args:
             suffix: The suffix drafts of the b rows.
             fit: [b], rows for which the draft model can draft: it has read their text, and they have room.
             promised: float64[b], what promised() gave.
             plan: The plan of the step.
-
-        Raises:
-            ConfigError: An argument does not have b rows.
         """
         b = _check_rows(len(suffix), fit=len(fit), promised=len(promised))
         config = self.config
@@ -113,11 +106,7 @@ class HybridPolicy:
         }
 
     def combine(
-        self,
-        suffix: DraftBatch,
-        model: ModelTrees | None,
-        rows: NDArray[np.bool_],
-        rooms: NDArray[np.int32],
+        self, suffix: DraftBatch, model: ModelTrees | None, rows: NDArray[np.bool_], rooms: NDArray[np.int32]
     ) -> HybridBatch:
         """Returns the drafts to verify, in one native call that releases the GIL.
 
@@ -130,7 +119,8 @@ class HybridPolicy:
           HybridConfig.union.
 
         If one of the two drafts is empty, the row gets the other one. If tau is inf, no row gets a suffix draft. The
-        model's estimates are scaled by the calibration factor.
+        model's estimates are scaled by the calibration factor. Raises ConfigError if an argument does not have b rows,
+        or rows want a tree and `model` is None.
 
         Args:
             suffix: The drafts passed to choose(), of b rows; the roots are taken from them.
@@ -138,9 +128,6 @@ class HybridPolicy:
             rows: [b], the rows that choose() returned, without those for which there is no tree after all.
             rooms: [b], maximum number of nodes of each row that wants a tree, its root not counted.
                 HybridConfig.max_nodes applies as well.
-
-        Raises:
-            ConfigError: An argument does not have b rows, or rows want a tree and `model` is None.
         """
         b = _check_rows(len(suffix), rows=len(rows), rooms=len(rooms))
         if model is None:
@@ -214,7 +201,8 @@ class HybridPolicy:
         accepted: NDArray[np.int64],
         contexts: NDArray[np.int64] | None = None,
     ) -> None:
-        """Learns from a verification.
+        """Learns from a verification. Raises ConfigError if an argument does not have b rows, or `accepted` has too few
+        columns.
 
         Args:
             request_ids: [b]
@@ -224,9 +212,6 @@ class HybridPolicy:
             accepted: [b, w]; the first num_accepted[i] + 1 columns of row i hold its accepted tokens and the bonus
             token.
             contexts: int64[b], number of tokens of each text; None if unknown.
-
-        Raises:
-            ConfigError: An argument does not have b rows, or `accepted` has too few columns.
         """
         _check_rows(len(request_ids), drafts=len(drafts), num_accepted=len(num_accepted), accepted=len(accepted))
         counts = np.ascontiguousarray(num_accepted, np.int32)
@@ -245,17 +230,8 @@ class HybridPolicy:
         accepted: NDArray[np.int64],
         contexts: NDArray[np.int64] | None = None,
     ) -> None:
-        """Like observe(), for drafts that the device has made of both trees.
-
-        Args:
-            request_ids, num_accepted, accepted: As in observe().
-            rows: [b], the rows that wanted the draft model's tree.
-            united: What the device has made.
-            contexts: int64[b], number of tokens of each text; None if unknown.
-
-        Raises:
-            ConfigError: An argument does not have b rows, or `accepted` has too few columns.
-        """
+        """Like observe(), for drafts that the device has made of both trees for the `rows` that wanted the draft
+        model's."""
         _check_rows(len(request_ids), rows=len(rows), united=len(united), num_accepted=len(num_accepted))
         if not rows.any():
             return

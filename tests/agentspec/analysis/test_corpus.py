@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from byte_tokenizer import byte_tokenizer
-from engine_texts import as_bytes, ids, keep, random_output
+from engine_texts import ids, keep, random_output
 from plain_estimates import by_counts
 
 from agentspec import ConfigError, DraftRow, Engine, EngineConfig, SegmentError, Source, TokenError
@@ -130,31 +130,6 @@ def test_drafts_follow_a_growing_text(tmp_path: Path) -> None:
 
 
 # Who drafts from corpora ------------------------------------------------------------------------------------------
-
-
-def test_only_the_named_namespaces_draft_from_a_corpus(tmp_path: Path) -> None:
-    made, without = engine(), engine()
-    made.attach_corpus(corpus(tmp_path / "a", (1, 2, 3, 4)), ["one", "other"])
-    for namespace in ("one", "other"):
-        assert draft(made, 1, 2, namespace=namespace).tokens.tolist() == [2, 3, 4]
-    for namespace in ("", "on", "one "):
-        made.open("x", ids(1, 2), namespace)
-        without.open("x", ids(1, 2), namespace)
-        assert as_bytes(made.draft(["x"])) == as_bytes(without.draft(["x"]))
-        made.close("x", keep=False)
-        without.close("x", keep=False)
-
-
-def test_a_detached_corpus_is_drafted_from_no_more(tmp_path: Path) -> None:
-    one, other = corpus(tmp_path / "a", (1, 2)), corpus(tmp_path / "b", (1, 3))
-    made = engine(one, other)
-    made.open("open", ids(1))
-    assert set(made.draft(["open"]).tokens.tolist()) == {1, 2, 3}
-    assert made.stats().corpora == 2
-    assert made.detach_corpus(one)
-    assert made.draft(["open"]).tokens.tolist() == [1, 3], "open requests too"
-    assert not made.detach_corpus(one)
-    assert made.stats().corpora == 1
 
 
 def test_attaching_a_file_again_replaces_it(tmp_path: Path) -> None:

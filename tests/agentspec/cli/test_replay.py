@@ -66,20 +66,6 @@ def test_a_lower_threshold_drafts_more(trace: Path, tmp_path: Path) -> None:
     assert drafted[0] < drafted[1]
 
 
-def test_a_corpus_is_drafted_from(trace: Path, tmp_path: Path) -> None:
-    text, corpus, report = tmp_path / "known.txt", tmp_path / "known.corpus", tmp_path / "report.json"
-    text.write_text("one two three four five")
-    tokenizer = ["--tokenizer", str(write_byte_tokenizer(tmp_path))]
-    assert main(["corpus", "build", str(text), "--out", str(corpus), *tokenizer]) == 0
-    accepted = []
-    for words in ([], ["--corpus", str(corpus)]):
-        assert main(command(trace, f"{trace}@:1", *words, "--json", str(report))) == 0
-        (row,) = json.loads(report.read_text())["rows"]
-        accepted.append(row["accepted_per_step"])
-    assert row["setting"] == "1 corpora"
-    assert accepted[1] > 2 * accepted[0] + 1
-
-
 def test_each_source_can_be_measured_alone(trace: Path, tmp_path: Path) -> None:
     text, corpus, report = tmp_path / "known.txt", tmp_path / "known.corpus", tmp_path / "report.json"
     text.write_text("five four three two one")

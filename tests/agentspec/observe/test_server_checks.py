@@ -67,12 +67,7 @@ def test_a_healthy_server_has_nothing_to_be_done() -> None:
         ({"store__skipped_records": 4}, "store-records", "warning", "agentspec store verify"),
         ({"store__broken_logs": 1}, "store-logs", "warning", "key"),
         ({"store__lag_seconds": {"p50": 3.0, "p99": 9.0}}, "store-lag", "warning", "clocks"),
-        (
-            {"drafter": {"base": "EAGLE3", "tau": 2.0, "paused": True}},
-            "drafter",
-            "info",
-            "--agentspec-tau inf",
-        ),
+        ({"drafter": {"base": "EAGLE3", "tau": 2.0, "paused": True}}, "drafter", "info", "--agentspec-tau inf"),
         (
             {"drafter": {"base": "EAGLE3", "tau": None, "draft_ms": 1.0}, "counters__drafter_steps": 0},
             "drafter",

@@ -49,21 +49,6 @@ def test_walking_what_was_recorded_is_a_replay(seed: int) -> None:
     assert acceptance.prompt_tokens.tolist() == [len(call.prompt) for call in calls]
 
 
-def test_drafts_come_from_what_was_answered_by_then() -> None:
-    output = np.random.default_rng(0).permutation(200)[:40].astype(np.int32)
-    calls = [Call(f"s{i}", "t", "r", (np.array([300 + i], np.int32),), output) for i in range(2)]
-
-    def drafted(*times: tuple[float, float]) -> list[bool]:
-        """Whether there is a draft at each position of the second call."""
-        acceptance = record_acceptance("drawn", calls, times=times or None)
-        return (acceptance.num_nodes[acceptance.starts[1] : acceptance.starts[2]] > 1).tolist()
-
-    after, together, halfway = drafted((0, 1), (1, 2)), drafted((0, 2), (0.5, 1.5)), drafted((0, 1), (0.5, 1.5))
-    assert any(after) and after == drafted() and not any(together)
-    # Half of the second call's tokens are written when the first call is answered.
-    assert not any(halfway[:18]) and halfway[20:] == after[20:]
-
-
 def test_prompts_that_go_on_are_cached() -> None:
     calls = drawn_calls(0)
     cached = record_acceptance("drawn", calls).cached_tokens

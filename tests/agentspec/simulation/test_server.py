@@ -234,15 +234,6 @@ def test_bad_limits_are_refused(field: str) -> None:
         ServerConfig(widths=(1, 2), ragged=True)
 
 
-def test_padded_context_is_as_long_for_every_row_as_the_longest() -> None:
-    acceptance = acceptance_at_rate("0", 2, 10, 3, 1, 0)
-    acceptance = replace(acceptance, prompt_tokens=np.array([10, 40], np.int32))
-    requests = draw_requests(acceptance, Arrivals(clients=2), 2, 0)
-    for padded, context in ((False, 10 + 40), (True, 2 * 40)):
-        log = simulate(requests, profile_of(1.0, 0.0, 1.0), ServerConfig(pads_context=padded), FixedWidth(1))
-        assert log.seconds[-2] == pytest.approx(1 + context)
-
-
 def test_rows_that_are_not_padded_take_what_their_nodes_do() -> None:
     acceptance = acceptance_at_rate("0", 2, 10, 12, 8, 0)
     # Every other position has no draft.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import lzma
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from agentspec.errors import ConfigError
 from agentspec.evals.clients.replay_requests import ReplayRequest
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads import TASKS
-from agentspec.evals.workloads.replayed import conversations, replay_task
+from agentspec.evals.workloads.replayed import conversations, log_task, replay_task
 from agentspec.evals.workloads.task import Conversation, TaskInputs
 
 
@@ -43,9 +42,8 @@ def test_a_replay_task_reads_its_trace(tmp_path: Path) -> None:
         }
         for i in range(5)
     ]  # fmt: skip
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (tmp_path / "trace.jsonl.xz").write_bytes(lzma.compress(text.encode()))
-    task = replay_task("trace", "", "")
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    task = replay_task("trace", data="", source="", trace="trace.jsonl")
     assert task.is_replay and not task.answered_freely().is_replay
     inputs = TaskInputs(model=MODEL_FOLDER, data=tmp_path, learnt_calls=4, max_prompt_tokens=6)
     free = task.pool(replace(inputs, own_answers=True, max_answer_tokens=9)).learnt[0]
@@ -66,3 +64,14 @@ def test_a_missing_trace_is_named(tmp_path: Path) -> None:
     for data, named in ((None, "--data"), (tmp_path, task.trace)):
         with pytest.raises(ConfigError, match=named):
             task.pool(TaskInputs(model=MODEL_FOLDER, data=data))
+
+
+def test_a_log_of_the_user_is_a_task(tmp_path: Path) -> None:
+    log = tmp_path / "mine.2026.jsonl"
+    turns = [{"messages": [{"role": "user", "content": f"say {i}"}], "output": f"{i} it is"} for i in range(9)]
+    log.write_text("".join(json.dumps({"session": f"s{i}"} | turn) + "\n" for i, turn in enumerate(turns)))
+    task = log_task(log)
+    assert task.name == "mine" and task.is_replay
+    assert len(task.pool(TaskInputs(model=MODEL_FOLDER, learnt_calls=1)).draw(4, 4)) == 4
+    with pytest.raises(ConfigError, match="--log"):
+        log_task(tmp_path / "nothing.jsonl")

@@ -1,7 +1,6 @@
 #include "drafting/tree_union.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -82,46 +81,6 @@ Batch small() {
   return batch;
 }
 
-bool near(float a, double b) { return std::abs(static_cast<double>(a) - b) < 1e-6; }
-
-void test_merged_row() {
-  const TreeUnion result = small().united({.max_nodes = 8});
-  CHECK((result.tokens == std::vector<Token>{9, 1, 2, 3}));
-  CHECK((result.parents == std::vector<std::int32_t>{-1, 0, 1, 1}));
-  CHECK((result.sources == std::vector<std::uint8_t>{0, 4, 1, 4}));
-  CHECK(near(result.estimates[1], 0.9) && near(result.estimates[2], 0.9 * 0.8 / 1.3));
-  CHECK((result.offsets == std::vector<std::int32_t>{0, 4}));
-  CHECK(result.match_lens[0] == 3 && result.verified[0] == 1 && result.alone[0] == 0);
-  CHECK((result.model_tokens == std::vector<Token>{9, 1, 3}));
-  CHECK(near(result.model_estimates[2], 0.4F));
-}
-
-void test_one_of_both_rows() {
-  const TreeUnion better = small().united({.rule = UnionRule::kBetter, .max_nodes = 8});
-  CHECK((better.tokens == std::vector<Token>{9, 1, 3}));
-  CHECK(better.alone[0] == 1 && better.match_lens[0] == 0);
-  const TreeUnion scaled = small().united({.rule = UnionRule::kBetter, .max_nodes = 8, .factor = 0.5});
-  CHECK((scaled.tokens == std::vector<Token>{9, 1, 2}));
-  CHECK(scaled.verified[0] == 0 && near(scaled.model_estimates[1], 0.8F));
-  const TreeUnion model = small().united({.rule = UnionRule::kModel, .max_nodes = 8, .factor = 0.1});
-  CHECK((model.tokens == std::vector<Token>{9, 1, 3}));
-  CHECK(near(model.estimates[1], 0.08));
-}
-
-void test_limits_of_rows() {
-  Batch batch = small();
-  CHECK(batch.united({.max_nodes = 1}).tokens.size() == 2);
-  batch.rooms[0] = 2;
-  CHECK(batch.united({.max_nodes = 8}).tokens.size() == 3);
-  for (const std::int32_t room : {0, -5, std::numeric_limits<std::int32_t>::min()}) {
-    batch.rooms[0] = room;
-    CHECK((batch.united({.max_nodes = 8}).tokens == std::vector<Token>{9}));
-  }
-  batch.wanted[0] = 0;
-  CHECK((batch.united({.max_nodes = 1}).tokens == std::vector<Token>{9, 1, 2}));
-  CHECK((batch.united({.rule = UnionRule::kModelOnly, .max_nodes = 8}).tokens == std::vector<Token>{9}));
-}
-
 void test_rows_that_want_nothing_are_not_read() {
   Batch batch = small();
   batch.wanted[0] = 0;
@@ -129,11 +88,6 @@ void test_rows_that_want_nothing_are_not_read() {
   batch.chosen = {-8};
   batch.topk = 0;
   CHECK((batch.united({.max_nodes = 8}).tokens == std::vector<Token>{9, 1, 2}));
-}
-
-void test_empty_batch() {
-  const TreeUnion result = Batch().united({.max_nodes = 8});
-  CHECK((result.offsets == std::vector<std::int32_t>{0}) && result.tokens.empty());
 }
 
 void test_refused() {
@@ -217,11 +171,12 @@ void test_random_batches() {
   Random random(7);
   for (int round = 0; round < 3000; ++round) {
     Batch batch;
-    const int rows = draw(random, 1, 5);
+    const int rows = draw(random, 0, 5);
     for (int i = 0; i < rows; ++i) add_random_row(random, batch);
     add_random_loop(random, batch);
     for (char& flag : batch.wanted) flag = static_cast<char>(draw(random, 0, 3) > 0);
     for (std::int32_t& room : batch.rooms) room = draw(random, -1, 20);
+    if (rows > 0 && round % 9 == 0) batch.rooms[0] = std::numeric_limits<std::int32_t>::min();
     const UnionConfig config{.rule = kRules[static_cast<std::size_t>(draw(random, 0, 4))],
                              .trees = draw(random, 0, 3) > 0,
                              .max_nodes = draw(random, 1, 16),
@@ -256,27 +211,6 @@ void test_random_batches() {
     }
     CHECK(static_cast<std::size_t>(result.offsets.back()) == result.tokens.size());
   }
-}
-
-void test_path_lengths() {
-  // Row 0 has the paths 5-6-7 and 5-8-9, row 1 has no nodes, row 2 has only its root.
-  const std::vector<std::int32_t> offsets = {0, 5, 5, 6};
-  const std::vector<Token> tokens = {5, 6, 8, 7, 9, 5};
-  const std::vector<std::int32_t> parents = {-1, 0, 0, 1, 2, -1};
-  const auto lengths = [&](const std::vector<std::int64_t>& text, std::int32_t length) {
-    std::vector<std::int64_t> texts = text;
-    for (int i = 0; i < 2; ++i) texts.insert(texts.end(), text.begin(), text.end());
-    const std::vector<std::int32_t> read = {length, length, length};
-    return agentspec::path_lengths(offsets, tokens, parents, texts, text.size(), read);
-  };
-  CHECK((lengths({6, 7, 1}, 3) == std::vector<std::int32_t>{2, 0, 0}));
-  CHECK((lengths({8, 9, 1}, 1) == std::vector<std::int32_t>{1, 0, 0}));
-  CHECK((lengths({8, 7, 1}, 3) == std::vector<std::int32_t>{1, 0, 0}));
-  CHECK((lengths({7, 7, 1}, 3) == std::vector<std::int32_t>{0, 0, 0}));
-  CHECK((lengths({6, 7}, 0) == std::vector<std::int32_t>{0, 0, 0}));
-  CHECK((lengths({std::int64_t{6} + (std::int64_t{1} << 32)}, 1) == std::vector<std::int32_t>{0, 0, 0}));
-  CHECK_THROWS((void)lengths({6}, 2), ConfigError);
-  CHECK_THROWS((void)lengths({6}, -1), ConfigError);
 }
 
 void test_foreseen_unions() {
@@ -321,7 +255,6 @@ void test_foreseen_unions() {
 }  // namespace
 
 int main() {
-  return agentspec::test::run({test_merged_row, test_one_of_both_rows, test_limits_of_rows,
-                               test_rows_that_want_nothing_are_not_read, test_empty_batch, test_refused,
-                               test_random_batches, test_path_lengths, test_foreseen_unions});
+  return agentspec::test::run(
+      {test_rows_that_want_nothing_are_not_read, test_refused, test_random_batches, test_foreseen_unions});
 }

@@ -18,44 +18,6 @@ namespace {
 using namespace agentspec;
 using namespace agentspec::test;
 
-void test_a_full_part_is_sealed() {
-  Random random(1);
-  Model model;
-  CHECK(!model.index.plan());
-  model.add("a", draw_text(random, 40, 5));
-  CHECK(!model.index.plan());
-  model.add("a", draw_text(random, 40, 5));
-  model.add("b", draw_text(random, 10, 5));
-  const auto plan = model.index.plan();
-  CHECK(plan && plan->name == "a" && plan->inputs.size() == 1 && plan->num_dropped == 0);
-  // The next output makes a new part, which is not in the plan.
-  model.add("a", draw_text(random, 5, 5));
-  CHECK(model.index.find("a").size() == 2);
-  auto segment = GlobalIndex::seal(*plan, kIdentity);
-  CHECK(segment->outputs().size() == 2);
-  CHECK(model.index.publish(*plan, std::move(segment)).size() == 1);
-  CHECK(model.index.find("a").size() == 2);
-  CHECK(model.index.find("a")[0].segment != nullptr);
-  CHECK(model.index.find("b")[0].growing != nullptr);
-  CHECK(model.texts("a") == model.expected("a"));
-  CHECK(!model.index.plan());
-  model.index.check_integrity();
-}
-
-void test_parts_are_merged_as_they_grow() {
-  Random random(2);
-  Model model;
-  std::size_t most_parts = 0;
-  for (int step = 0; step < 200; ++step) {
-    model.add("a", draw_text(random, 33, 5), 3);
-    CHECK(compact(model.index) <= 2);
-    most_parts = std::max(most_parts, model.index.find("a").size());
-  }
-  CHECK(model.texts("a") == model.expected("a"));
-  CHECK(most_parts <= 5);
-  CHECK(model.index.stats().output_tokens == 200 * 30);
-}
-
 void test_what_a_plan_reads_is_not_appended_to() {
   // The oldest part is the growing one. It is being made smaller while its namespace grows.
   Random random(3);
@@ -236,27 +198,6 @@ void test_the_oldest_are_evicted_first() {
          std::vector<std::string>{"c1", "c2", "c0", "d1000", "d1001"}));
 }
 
-void test_the_budget_holds_while_outputs_keep_coming() {
-  Random random(16);
-  Model model(40'000);
-  std::size_t most_bytes = 0;
-  for (int step = 0; step < 600; ++step) {
-    // One plan at a time, and something new to seal after each.
-    model.add("a", draw_text(random, 70, 5));
-    if (const auto plan = model.index.plan()) {
-      auto segment = GlobalIndex::seal(*plan, kIdentity);
-      model.add("a", draw_text(random, 70, 5));
-      (void)model.index.publish(*plan, std::move(segment));
-    }
-    most_bytes = std::max(most_bytes, model.index.stats().bytes);
-  }
-  CHECK(model.index.num_evicted() > 500);
-  // What grows while a part is made smaller is added to the budget.
-  CHECK(most_bytes < 80'000);
-  compact(model.index);
-  CHECK(model.index.stats().bytes <= 40'000);
-}
-
 void test_random_lives() {
   Random random(9);
   for (int round = 0; round < 30; ++round) {
@@ -309,10 +250,8 @@ void test_random_lives() {
 }  // namespace
 
 int main() {
-  return run({test_a_full_part_is_sealed, test_parts_are_merged_as_they_grow,
-              test_what_a_plan_reads_is_not_appended_to, test_a_plan_whose_parts_have_changed_is_refused,
+  return run({test_what_a_plan_reads_is_not_appended_to, test_a_plan_whose_parts_have_changed_is_refused,
               test_a_refused_plan_stays_refused, test_giving_up_makes_room_all_the_same,
               test_segments_are_no_longer_than_they_may_be, test_segments_come_before_what_is_there,
-              test_the_oldest_are_evicted_first, test_the_budget_holds_while_outputs_keep_coming,
-              test_random_lives});
+              test_the_oldest_are_evicted_first, test_random_lives});
 }

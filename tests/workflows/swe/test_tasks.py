@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agentspec.errors import ConfigError
-from agentspec.workflows.swe.components import CORE, OPTIONAL
+from agentspec.workflows.swe.components import COMPONENTS
 from agentspec.workflows.swe.repositories import MAX_REPOSITORIES, draw_repositories
 from agentspec.workflows.swe.tasks import DrawnTask, Task, draw_tasks, read_task, read_tasks, write_tasks
 from agentspec.workflows.swe.unit_tests import HIDDEN, check_task, judge, run_tests
@@ -22,7 +22,7 @@ from agentspec.workflows.swe.unit_tests import HIDDEN, check_task, judge, run_te
 @pytest.mark.parametrize("seed", [0, 5])
 def test_every_bug_changes_a_place_of_its_own(seed: int) -> None:
     for repository in draw_repositories(seed)[:24]:
-        for component in repository.components:
+        for component in COMPONENTS:
             source = repository.fill(component.source)
             compile(source, component.name, "exec")
             for bug in component.bugs:
@@ -34,7 +34,7 @@ def test_every_bug_changes_a_place_of_its_own(seed: int) -> None:
 
 def test_every_kind_of_bug_is_seen_and_healed(tmp_path: Path) -> None:
     """Checks one task for each kind of bug, from as many repositories as that takes."""
-    wanted = {f"{component.name}-{bug.name}" for component in (*CORE, *OPTIONAL) for bug in component.bugs}
+    wanted = {f"{component.name}-{bug.name}" for component in COMPONENTS for bug in component.bugs}
     chosen: dict[str, DrawnTask] = {}
     for drawn in draw_tasks(seed=2, count=MAX_REPOSITORIES * 8, per_repository=8):
         chosen.setdefault(str(drawn.record["id"]).split("-", 1)[1], drawn)

@@ -20,18 +20,9 @@ AGENTS = ("mini-swe-agent", "openhands")
 
 
 def agent_config(agent: str, endpoint: Endpoint, *, step_limit: int = 250, log_folder: str = "") -> str:
-    """The text of the agent's configuration file.
-
-    Args:
-        agent: One of AGENTS.
-        endpoint: The server that the agent calls.
-        step_limit: Maximum number of model calls per task. OpenHands takes it as a flag instead.
-        log_folder: The folder in which OpenHands logs every call as a JSON file; empty: no logs. mini-swe-agent always
-            keeps trajectories.
-
-    Raises:
-        ConfigError: The agent is unknown.
-    """
+    """The text of the configuration file of one of AGENTS. OpenHands takes `step_limit` as a flag instead, and logs
+    every call as a JSON file in `log_folder`; mini-swe-agent always keeps trajectories. Raises ConfigError if the
+    agent is unknown."""
     if agent == "mini-swe-agent":
         return as_yaml(mini_swe_agent(endpoint, step_limit))
     if agent == "openhands":
@@ -112,11 +103,8 @@ def as_yaml(value: Mapping[str, Any], indent: str = "") -> str:
 
 
 def write_config(path: Path, text: str) -> None:
-    """Writes the file so that only its owner can read it, because it may hold a key.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
+    """Writes the file so that only its owner can read it, because it may hold a key. Raises ConfigError if the file
+    cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

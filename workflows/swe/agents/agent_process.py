@@ -51,10 +51,8 @@ def agent_python(agent: str, given: str = "") -> str:
     """The interpreter that has the agent.
 
     It is the first that exists of: `given`, the variable AGENTSPEC_AGENT_PYTHON, this interpreter, and the interpreter
-    that `make agents` or `make openhands` installed in the current directory or beside the sources.
-
-    Raises:
-        ConfigError: There is none; the message says how to install the agent.
+    that `make agents` or `make openhands` installed in the current directory or beside the sources. Raises ConfigError
+    if there is none; the message says how to install the agent.
     """
     chosen = given or os.environ.get(ENVIRONMENT_VARIABLE, "")
     if chosen:
@@ -88,14 +86,9 @@ def _children(pid: int) -> list[int]:
 
 
 class AgentProcess:
-    """One run of an agent over several tasks. Leaving the context kills it with all its commands.
-
-    Args:
-        python: The interpreter that has the agent.
-        job: The job that `agent_program.py` reads.
-        folder: The folder of its log and its own settings.
-        attempts: Number of calls of the model's client before the agent gives up a task.
-    """
+    """One run of an agent over the tasks of the job that `agent_program.py` reads. Leaving the context kills it with
+    all its commands. `folder` has its log and its own settings, and after `attempts` calls of the model's client the
+    agent gives up a task."""
 
     def __init__(self, python: str, job: dict[str, Any], folder: Path, attempts: int = 1) -> None:
         self._log = folder / "agent.log"
@@ -142,11 +135,8 @@ class AgentProcess:
                     stream.close()
 
     def results(self, silence_s: float) -> Iterator[dict[str, Any]]:
-        """Yields the result of each task when it ends, in the order in which the tasks end.
-
-        Raises:
-            ServerError: The agent failed before all tasks ended, or no task ended for `silence_s` seconds.
-        """
+        """Yields the result of each task when it ends, in the order in which the tasks end. Raises ServerError if the
+        agent failed before all tasks ended, or no task ended for `silence_s` seconds."""
         while True:
             try:
                 line = self._lines.get(timeout=silence_s)

@@ -24,11 +24,8 @@ class UnusableAnswer(ValueError):
 
 
 def read_object(answer: str) -> dict[str, Any]:
-    """The first non-empty JSON object in an answer. Accepts text around it, trailing commas and Python literals.
-
-    Raises:
-        UnusableAnswer: There is no such object.
-    """
+    """The first non-empty JSON object in an answer. Accepts text around it, trailing commas and Python literals. Raises
+    UnusableAnswer if there is no such object."""
     text = _THOUGHT.sub("", answer[:_MOST_CHARACTERS])
     if not text.strip():
         raise UnusableAnswer("The answer is empty; a JSON object is needed.")
@@ -83,10 +80,7 @@ def flag_of(value: Any) -> bool:
 
 def read_select(answer: str) -> str:
     """The single SELECT of an answer, from a code fence, a JSON field `sql` or the text, without anything around it.
-
-    Raises:
-        UnusableAnswer: There is no SELECT, or `agentspec.workflows.text_to_sql.sql.safety` refuses it.
-    """
+    Raises UnusableAnswer if there is no SELECT, or `agentspec.workflows.text_to_sql.sql.safety` refuses it."""
     sql = _found_sql(_THOUGHT.sub("", answer[:_MOST_CHARACTERS]).strip())
     if not sql:
         raise UnusableAnswer("The answer holds no SQL; one SELECT statement is needed.")

@@ -97,10 +97,7 @@ async def answer_question(
 
 
 async def answer_questions(
-    model: ChatModel,
-    questions: Sequence[Question],
-    databases: dict[Database, Path],
-    config: ChainConfig,
+    model: ChatModel, questions: Sequence[Question], databases: dict[Database, Path], config: ChainConfig
 ) -> list[Answer]:
     """Run the chain on every question, `config.concurrency` at a time. Answers are in the order of the questions."""
     by_name = {database.name: (database, path) for database, path in databases.items()}

@@ -42,11 +42,8 @@ class Transcript:
         return any(call.completion.finish_reason == "length" for call in self.calls)
 
     async def ask(self, stage: str, messages: Sequence[Message], answer: Awaitable[Completion]) -> str:
-        """Await the answer to the messages, keep it and return its text.
-
-        Raises:
-            CallFailed: The completion carries an error.
-        """
+        """Await the answer to the messages, keep it and return its text. Raises CallFailed if the completion carries an
+        error."""
         began = self.seconds
         completion = await answer
         self.calls.append(Call(stage, tuple(messages), completion, began))

@@ -60,7 +60,7 @@ _QUOTED_BACK = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowConfig:
-    """Limits of the stages.
+    """Limits of the stages. Raises ConfigError if a limit is out of range.
 
     Args:
         drafts: Number of SQL drafts per question.
@@ -72,9 +72,6 @@ class WorkflowConfig:
         sql_timeout_s: Maximum number of seconds that a statement may run.
         seed: Seed of the drafts' sampling.
         context_tokens: Maximum number of estimated tokens of the schema in a prompt; None for the whole schema.
-
-    Raises:
-        ConfigError: A limit is out of range.
     """
 
     drafts: int = 3
@@ -121,7 +118,8 @@ async def solve(
     run_sql: RunSql = execute,
     evidence: str = "",
 ) -> Solution:
-    """Run the stages on a question and keep its calls in the transcript.
+    """Run the stages on a question and keep its calls in the transcript. Raises CallFailed if a call of the model
+    failed.
 
     Args:
         model: The model that answers every stage.
@@ -131,9 +129,6 @@ async def solve(
         transcript: The transcript that the calls are added to.
         run_sql: Runs the statements: `execute`, or the method of a `Sandbox`. It is called in threads.
         evidence: What a person wrote to explain the question, on one line. Every stage sees it.
-
-    Raises:
-        CallFailed: A call of the model failed.
     """
     return await _Stages(model, question, source, config, transcript, run_sql, evidence).run()
 
@@ -177,10 +172,7 @@ class _Stages:
         asked = asked_lines(question, self._evidence)
         classified, extracted = await asyncio.gather(
             self._ask(
-                "classify",
-                messages_of("classify", schema, *asked),
-                read_classification,
-                lambda: ("rows", "medium"),
+                "classify", messages_of("classify", schema, *asked), read_classification, lambda: ("rows", "medium")
             ),
             self._ask(
                 "extract",

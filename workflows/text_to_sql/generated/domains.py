@@ -1,436 +1,117 @@
-"""The six domains: shop, library, clinic, flights, company, music."""
+"""The six domains: shop, library, clinic, flights, company, music.
+
+Each line is a table: the word for one row, the number of rows, and its columns, all after an `id`:
+
+    customer_id>customers: placed by     a reference to a table, with the words between child and parent
+    name=PEOPLE                          a label: all values of a pool below
+    city{Lisbon Oslo}                    a category and its values
+    joined[2012..2024] joining year      whole numbers; [4..240/0.5] in steps; the words for it if they are not its name
+    ordered_on<2022..2024> order date    dates of these years; <2022..2024?0.2> of which a share is empty
+"""
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from itertools import product
 
 from agentspec.workflows.text_to_sql.generated.databases import Column, Database, Table
 
-_FIRST = (
-    "Alice Bruno Carla David Elena Felix Grace Hugo Irene Jonas Karin Liam Maria Noah Olga Peter Rosa Simon Tara Victor"
-)
 _LAST = "Adams Berg Costa Duarte Evans Fischer Garcia Holm Ito Jensen Klein Lopez Moreau Novak Olsen Park Rossi Silva"
-_ADJECTIVES = "Silent Golden Broken Northern Hidden Last Crimson Gentle Distant Paper Winter Electric"
-_NOUNS = "River Garden Mirror Harbor Letter Forest Shadow Engine Summer Bridge Island Clock Signal Window"
-_CITIES = ("Lisbon", "Oslo", "Vienna", "Dublin", "Prague", "Athens")
-_COUNTRIES = ("Japan", "Brazil", "Norway", "Italy", "Canada", "Kenya")
-
-
-def _pairs(first: str, second: str) -> tuple[str, ...]:
-    return tuple(" ".join(pair) for pair in product(first.split(), second.split()))
-
-
-PEOPLE = _pairs(_FIRST, _LAST)
-TITLES = _pairs(_ADJECTIVES, _NOUNS)
-
-
-def _key() -> Column:
-    return Column("id", "key", "id")
-
-
-def _ref(name: str, table: str, relation: str) -> Column:
-    return Column(name, "ref", refers=table, relation=relation)
-
-
-def _label(name: str, phrase: str, values: tuple[str, ...]) -> Column:
-    return Column(name, "label", phrase, values=values)
-
-
-def _category(name: str, phrase: str, *values: str) -> Column:
-    return Column(name, "category", phrase, values=values)
-
-
-def _number(name: str, phrase: str, low: float, high: float, step: float = 1) -> Column:
-    return Column(name, "number", phrase, low=low, high=high, step=step)
-
-
-def _date(name: str, phrase: str, first: int, last: int, empty_share: float = 0.0) -> Column:
-    return Column(name, "date", phrase, first=date(first, 1, 1), last=date(last, 12, 28), empty_share=empty_share)
-
-
-SHOP = Database(
-    "shop",
-    (
-        Table(
-            "customers",
-            "customer",
-            "customers",
-            60,
-            (
-                _key(),
-                _label("name", "name", PEOPLE),
-                _category("city", "city", *_CITIES),
-                _category("segment", "segment", "consumer", "business", "school"),
-                _number("joined", "joining year", 2012, 2024),
-            ),
-        ),
-        Table(
-            "products",
-            "product",
-            "products",
-            45,
-            (
-                _key(),
-                _label(
-                    "name",
-                    "name",
-                    _pairs("Oak Steel Glass Cotton Bamboo", "Lamp Chair Table Shelf Mug Vase Rug Clock Bowl Desk"),
-                ),
-                _category("category", "category", "kitchen", "office", "garden", "bedroom"),
-                _number("price", "price", 4, 240, 0.5),
-                _number("stock", "stock", 0, 400),
-            ),
-        ),
-        Table(
-            "orders",
-            "order",
-            "orders",
-            180,
-            (
-                _key(),
-                _ref("customer_id", "customers", "placed by"),
-                _date("ordered_on", "order date", 2022, 2024),
-                _category("status", "status", "shipped", "pending", "returned", "cancelled"),
-                _number("total", "total", 10, 950),
-            ),
-        ),
-        Table(
-            "order_items",
-            "order item",
-            "order items",
-            320,
-            (
-                _key(),
-                _ref("order_id", "orders", "in"),
-                _ref("product_id", "products", "for"),
-                _number("quantity", "quantity", 1, 12),
-                _number("discount", "discount", 0, 40, 5),
-            ),
-        ),
+_POOLS = {
+    "PEOPLE": (
+        "Alice Bruno Carla David Elena Felix Grace Hugo Irene Jonas Karin Liam Maria Noah Olga Peter Rosa Simon Tara Victor",
+        _LAST,
     ),
+    "TITLES": (
+        "Silent Golden Broken Northern Hidden Last Crimson Gentle Distant Paper Winter Electric",
+        "River Garden Mirror Harbor Letter Forest Shadow Engine Summer Bridge Island Clock Signal Window",
+    ),
+    "GOODS": ("Oak Steel Glass Cotton Bamboo", "Lamp Chair Table Shelf Mug Vase Rug Clock Bowl Desk"),
+    "AIRLINES": ("Blue Polar Royal Sun", "Air Jet Wings Lines"),
+    "AIRPORTS": ("Lisbon Oslo Vienna Dublin Prague Athens", "North South East West Central"),
+    "DEPARTMENTS": ("Sales Finance Legal Support Design Research Logistics Security Training Marketing",),
+    "PLAYLISTS": ("Morning Evening Road Party Study", "Mix List Hits Loop Flow"),
+}
+_CITIES = "city{Lisbon Oslo Vienna Dublin Prague Athens}"
+_COUNTRIES = "country{Japan Brazil Norway Italy Canada Kenya}"
+_COLUMN = re.compile(
+    r"(?P<name>\w+)(?:>(?P<refers>\w+):(?P<relation>.*)|=(?P<pool>\w+)|\{(?P<category>.*)\}"
+    r"|\[(?P<low>[\d.]+?)\.\.(?P<high>[\d.]+)(?:/(?P<step>[\d.]+))?\](?P<number>.*)"
+    r"|<(?P<first>\d+)\.\.(?P<last>\d+)(?:\?(?P<empty>[\d.]+))?>(?P<date>.*))"
 )
 
-LIBRARY = Database(
-    "library",
-    (
-        Table(
-            "authors",
-            "author",
-            "authors",
-            30,
-            (
-                _key(),
-                _label("name", "name", PEOPLE),
-                _category("country", "country", *_COUNTRIES),
-                _number("born", "birth year", 1920, 1995),
-            ),
-        ),
-        Table(
-            "books",
-            "book",
-            "books",
-            90,
-            (
-                _key(),
-                _label("title", "title", TITLES),
-                _ref("author_id", "authors", "written by"),
-                _category("genre", "genre", "novel", "poetry", "history", "science", "travel"),
-                _number("pages", "page count", 80, 900),
-                _number("published", "publication year", 1950, 2024),
-            ),
-        ),
-        Table(
-            "members",
-            "member",
-            "members",
-            50,
-            (
-                _key(),
-                _label("name", "name", PEOPLE),
-                _category("city", "city", *_CITIES),
-                _category("level", "level", "basic", "student", "premium"),
-                _number("age", "age", 12, 85),
-            ),
-        ),
-        Table(
-            "loans",
-            "loan",
-            "loans",
-            220,
-            (
-                _key(),
-                _ref("book_id", "books", "of"),
-                _ref("member_id", "members", "taken by"),
-                _date("loaned_on", "loan date", 2022, 2024),
-                _date("returned_on", "return date", 2022, 2024, 0.2),
-                _number("fine", "fine", 0, 30, 0.5),
-            ),
-        ),
-    ),
-)
 
-CLINIC = Database(
-    "clinic",
-    (
-        Table(
-            "doctors",
-            "doctor",
-            "doctors",
-            20,
-            (
-                _key(),
-                _label("name", "name", PEOPLE),
-                _category("specialty", "specialty", "cardiology", "surgery", "pediatrics", "neurology"),
-                _number("experience", "experience", 1, 40),
-            ),
-        ),
-        Table(
-            "patients",
-            "patient",
-            "patients",
-            70,
-            (
-                _key(),
-                _label("name", "name", PEOPLE),
-                _category("city", "city", *_CITIES),
-                _category("insurance", "insurance", "public", "private", "none"),
-                _number("age", "age", 1, 95),
-            ),
-        ),
-        Table(
-            "visits",
-            "visit",
-            "visits",
-            210,
-            (
-                _key(),
-                _ref("patient_id", "patients", "made by"),
-                _ref("doctor_id", "doctors", "to"),
-                _date("visited_on", "visit date", 2022, 2024),
-                _category("reason", "reason", "checkup", "injury", "pain", "vaccine"),
-                _number("cost", "cost", 20, 600),
-            ),
-        ),
-        Table(
-            "prescriptions",
-            "prescription",
-            "prescriptions",
-            160,
-            (
-                _key(),
-                _ref("visit_id", "visits", "from"),
-                _category("drug", "drug", "aspirin", "insulin", "codeine", "statin", "zinc"),
-                _number("dose", "dose", 5, 500, 5),
-                _number("days", "day count", 1, 60),
-            ),
-        ),
-    ),
-)
+def _pool(name: str) -> tuple[str, ...]:
+    return tuple(" ".join(words) for words in product(*(part.split() for part in _POOLS[name])))
 
-FLIGHTS = Database(
-    "flights",
-    (
-        Table(
-            "airlines",
-            "airline",
-            "airlines",
-            12,
-            (
-                _key(),
-                _label("name", "name", _pairs("Blue Polar Royal Sun", "Air Jet Wings Lines")),
-                _category("country", "country", *_COUNTRIES),
-                _number("fleet", "fleet size", 5, 300),
-            ),
-        ),
-        Table(
-            "airports",
-            "airport",
-            "airports",
-            24,
-            (
-                _key(),
-                _label(
-                    "name", "name", _pairs("Lisbon Oslo Vienna Dublin Prague Athens", "North South East West Central")
-                ),
-                _category("region", "region", "Europe", "Asia", "Africa", "America"),
-                _number("gates", "gate count", 4, 120),
-            ),
-        ),
-        Table(
-            "flights",
-            "flight",
-            "flights",
-            150,
-            (
-                _key(),
-                _ref("airline_id", "airlines", "operated by"),
-                _ref("airport_id", "airports", "departing from"),
-                _category("destination", "destination", "Rome", "Cairo", "Tokyo", "Lima", "Boston"),
-                _number("distance", "distance", 200, 9800, 10),
-                _number("duration", "duration", 40, 840),
-            ),
-        ),
-        Table(
-            "bookings",
-            "booking",
-            "bookings",
-            300,
-            (
-                _key(),
-                _ref("flight_id", "flights", "on"),
-                _category("class", "class", "economy", "premium", "first"),
-                _date("booked_on", "booking date", 2022, 2024),
-                _number("fare", "fare", 40, 2400),
-            ),
-        ),
-    ),
-)
 
-COMPANY = Database(
-    "company",
-    (
-        Table(
-            "departments",
-            "department",
-            "departments",
-            10,
-            (
-                _key(),
-                _label(
-                    "name",
-                    "name",
-                    (
-                        "Sales",
-                        "Finance",
-                        "Legal",
-                        "Support",
-                        "Design",
-                        "Research",
-                        "Logistics",
-                        "Security",
-                        "Training",
-                        "Marketing",
-                    ),
-                ),
-                _category("city", "city", *_CITIES),
-                _number("budget", "budget", 100, 5000, 50),
-            ),
-        ),
-        Table(
-            "employees",
-            "employee",
-            "employees",
-            110,
-            (
-                _key(),
-                _label("name", "name", PEOPLE),
-                _ref("department_id", "departments", "in"),
-                _category("job", "job", "analyst", "engineer", "manager", "assistant", "writer"),
-                _number("salary", "salary", 2000, 9900, 50),
-                _number("hired", "hiring year", 2005, 2024),
-            ),
-        ),
-        Table(
-            "projects",
-            "project",
-            "projects",
-            40,
-            (
-                _key(),
-                _label("title", "title", TITLES),
-                _ref("department_id", "departments", "run by"),
-                _category("status", "status", "active", "planned", "closed"),
-                _number("cost", "cost", 10, 900, 5),
-                _date("ends_on", "end date", 2024, 2027, 0.2),
-            ),
-        ),
-        Table(
-            "assignments",
-            "assignment",
-            "assignments",
-            240,
-            (
-                _key(),
-                _ref("employee_id", "employees", "held by"),
-                _ref("project_id", "projects", "on"),
-                _category("role", "role", "lead", "member", "reviewer"),
-                _number("hours", "hour count", 4, 320),
-            ),
-        ),
-    ),
-)
+def _column(text: str) -> Column:
+    found = _COLUMN.fullmatch(text)
+    assert found, text
+    part = found.groupdict(default="")
+    name = part["name"]
+    if part["refers"]:
+        return Column(name, "ref", refers=part["refers"], relation=part["relation"].strip())
+    if part["pool"]:
+        return Column(name, "label", name, values=_pool(part["pool"]))
+    if part["category"]:
+        return Column(name, "category", name, values=tuple(part["category"].split()))
+    if part["low"]:
+        low, high, step = (float(n) if "." in n else int(n) for n in (part["low"], part["high"], part["step"] or "1"))
+        return Column(name, "number", part["number"].strip() or name, low=low, high=high, step=step)
+    first, last = date(int(part["first"]), 1, 1), date(int(part["last"]), 12, 28)
+    return Column(name, "date", part["date"].strip(), first=first, last=last, empty_share=float(part["empty"] or 0))
 
-MUSIC = Database(
-    "music",
-    (
-        Table(
-            "artists",
-            "artist",
-            "artists",
-            30,
-            (
-                _key(),
-                _label("name", "name", PEOPLE),
-                _category("country", "country", *_COUNTRIES),
-                _number("formed", "founding year", 1960, 2020),
-            ),
-        ),
-        Table(
-            "albums",
-            "album",
-            "albums",
-            70,
-            (
-                _key(),
-                _label("title", "title", TITLES),
-                _ref("artist_id", "artists", "by"),
-                _category("format", "format", "vinyl", "disc", "digital"),
-                _number("released", "release year", 1970, 2024),
-                _number("price", "price", 5, 60, 0.5),
-            ),
-        ),
-        Table(
-            "tracks",
-            "track",
-            "tracks",
-            160,
-            (
-                _key(),
-                _label("title", "title", TITLES),
-                _ref("album_id", "albums", "from"),
-                _category("genre", "genre", "jazz", "rock", "folk", "metal", "soul"),
-                _number("seconds", "length", 90, 600),
-                _number("plays", "play count", 0, 9000, 10),
-            ),
-        ),
-        Table(
-            "playlists",
-            "playlist",
-            "playlists",
-            20,
-            (
-                _key(),
-                _label("name", "name", _pairs("Morning Evening Road Party Study", "Mix List Hits Loop Flow")),
-                _category("mood", "mood", "calm", "happy", "dark"),
-                _number("followers", "follower count", 0, 5000, 10),
-            ),
-        ),
-        Table(
-            "entries",
-            "entry",
-            "entries",
-            260,
-            (
-                _key(),
-                _ref("playlist_id", "playlists", "in"),
-                _ref("track_id", "tracks", "of"),
-                _number("position", "position", 1, 40),
-                _date("added_on", "adding date", 2022, 2024),
-            ),
-        ),
-    ),
-)
+
+def _database(name: str, tables: str) -> Database:
+    made = []
+    for line in tables.strip().splitlines():
+        head, *columns = (part.strip() for part in line.split("|"))
+        singular, rows = head.rsplit(" ", 1)
+        plural = singular[:-1] + "ies" if singular.endswith("y") else singular + "s"
+        all_columns = (Column("id", "key", "id"), *map(_column, columns))
+        made.append(Table(plural.replace(" ", "_"), singular, plural, int(rows), all_columns))
+    return Database(name, tuple(made))
+
+
+SHOP = _database("shop", f"""
+customer 60 | name=PEOPLE | {_CITIES} | segment{{consumer business school}} | joined[2012..2024] joining year
+product 45 | name=GOODS | category{{kitchen office garden bedroom}} | price[4..240/0.5] | stock[0..400]
+order 180 | customer_id>customers: placed by | ordered_on<2022..2024> order date | status{{shipped pending returned cancelled}} | total[10..950]
+order item 320 | order_id>orders: in | product_id>products: for | quantity[1..12] | discount[0..40/5]
+""")  # fmt: skip
+LIBRARY = _database("library", f"""
+author 30 | name=PEOPLE | {_COUNTRIES} | born[1920..1995] birth year
+book 90 | title=TITLES | author_id>authors: written by | genre{{novel poetry history science travel}} | pages[80..900] page count | published[1950..2024] publication year
+member 50 | name=PEOPLE | {_CITIES} | level{{basic student premium}} | age[12..85]
+loan 220 | book_id>books: of | member_id>members: taken by | loaned_on<2022..2024> loan date | returned_on<2022..2024?0.2> return date | fine[0..30/0.5]
+""")  # fmt: skip
+CLINIC = _database("clinic", f"""
+doctor 20 | name=PEOPLE | specialty{{cardiology surgery pediatrics neurology}} | experience[1..40]
+patient 70 | name=PEOPLE | {_CITIES} | insurance{{public private none}} | age[1..95]
+visit 210 | patient_id>patients: made by | doctor_id>doctors: to | visited_on<2022..2024> visit date | reason{{checkup injury pain vaccine}} | cost[20..600]
+prescription 160 | visit_id>visits: from | drug{{aspirin insulin codeine statin zinc}} | dose[5..500/5] | days[1..60] day count
+""")  # fmt: skip
+FLIGHTS = _database("flights", f"""
+airline 12 | name=AIRLINES | {_COUNTRIES} | fleet[5..300] fleet size
+airport 24 | name=AIRPORTS | region{{Europe Asia Africa America}} | gates[4..120] gate count
+flight 150 | airline_id>airlines: operated by | airport_id>airports: departing from | destination{{Rome Cairo Tokyo Lima Boston}} | distance[200..9800/10] | duration[40..840]
+booking 300 | flight_id>flights: on | class{{economy premium first}} | booked_on<2022..2024> booking date | fare[40..2400]
+""")  # fmt: skip
+COMPANY = _database("company", f"""
+department 10 | name=DEPARTMENTS | {_CITIES} | budget[100..5000/50]
+employee 110 | name=PEOPLE | department_id>departments: in | job{{analyst engineer manager assistant writer}} | salary[2000..9900/50] | hired[2005..2024] hiring year
+project 40 | title=TITLES | department_id>departments: run by | status{{active planned closed}} | cost[10..900/5] | ends_on<2024..2027?0.2> end date
+assignment 240 | employee_id>employees: held by | project_id>projects: on | role{{lead member reviewer}} | hours[4..320] hour count
+""")  # fmt: skip
+MUSIC = _database("music", f"""
+artist 30 | name=PEOPLE | {_COUNTRIES} | formed[1960..2020] founding year
+album 70 | title=TITLES | artist_id>artists: by | format{{vinyl disc digital}} | released[1970..2024] release year | price[5..60/0.5]
+track 160 | title=TITLES | album_id>albums: from | genre{{jazz rock folk metal soul}} | seconds[90..600] length | plays[0..9000/10] play count
+playlist 20 | name=PLAYLISTS | mood{{calm happy dark}} | followers[0..5000/10] follower count
+entry 260 | playlist_id>playlists: in | track_id>tracks: of | position[1..40] | added_on<2022..2024> adding date
+""")  # fmt: skip
 
 DATABASES: tuple[Database, ...] = (SHOP, LIBRARY, CLINIC, FLIGHTS, COMPANY, MUSIC)
 

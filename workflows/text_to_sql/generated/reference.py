@@ -33,15 +33,12 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceConfig:
-    """Shares of calls with a mistake, in [0, 1].
+    """Shares of calls with a mistake, in [0, 1]. Raises ConfigError if a share is out of range.
 
     Args:
         wrong_sql: Share of drafts that are wrong. Combinations and repairs have half this share.
         damaged_json: Share of first JSON answers that cannot be read.
         seed: Seed of the draws.
-
-    Raises:
-        ConfigError: A share is out of range.
     """
 
     wrong_sql: float = 0.3
@@ -78,11 +75,7 @@ class ReferenceModel:
         return Completion(text, prompt, len(_TOKEN.findall(text)), "stop")
 
     def answer(self, messages: Sequence[Message]) -> str:
-        """The text of the answer.
-
-        Raises:
-            KeyError: The question or the stage is unknown.
-        """
+        """The text of the answer. Raises KeyError if the question or the stage is unknown."""
         system, user = messages[0]["content"], messages[1]["content"]
         database = _field(system, "database ")
         question = self._questions[database, _field(user, "question: ")]

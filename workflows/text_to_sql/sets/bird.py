@@ -29,11 +29,8 @@ _LONGEST_NOTE = 300
 
 
 def read_questions(path: Path) -> list[Task]:
-    """Read the questions. Their ids are the file's name with `question_id` or, where there is none, with their position.
-
-    Raises:
-        ConfigError: The file cannot be read, or is not in BIRD's format.
-    """
+    """Read the questions. Their ids are the file's name with `question_id` or, where there is none, with their
+    position. Raises ConfigError if the file cannot be read, or is not in BIRD's format."""
     return read_tasks(path, lambda record, identity: _task(path, record, identity))
 
 

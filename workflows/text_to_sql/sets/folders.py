@@ -27,16 +27,9 @@ def folders_of(root: Path) -> Iterator[Path]:
 
 
 def find_questions(root: Path, names: Sequence[str], chosen: Path | None) -> tuple[Path, list[Path]]:
-    """The file of questions, and the others that are there.
-
-    Args:
-        root: The folder of the set.
-        names: Names that files of questions have, the default first.
-        chosen: The file that the user named, by its path or by its name within the folder.
-
-    Raises:
-        ConfigError: There is no such folder or file, or it is not clear which file is meant.
-    """
+    """The file of questions, and the others that are there: `chosen` by its path or by its name within the folder, else
+    the first of `names` that there is. Raises ConfigError if there is no such folder or file, or it is not clear
+    which file is meant."""
     if not root.is_dir():
         what = "an archive, which must be unzipped first" if root.is_file() else "no folder"
         raise ConfigError(f"--dataset must be the folder of the unzipped set, got {root}, which is {what}")
@@ -69,10 +62,8 @@ def find_questions(root: Path, names: Sequence[str], chosen: Path | None) -> tup
 def database_paths(root: Path, questions: Path, databases: Sequence[str]) -> dict[str, Path]:
     """The files NAME/NAME.sqlite of the databases, from the folders beside the questions that have "database" in their name.
 
-    Folders whose name begins like that of the questions (`train_databases` for `train.json`) come first.
-
-    Raises:
-        ConfigError: A database has no file.
+    Folders whose name begins like that of the questions (`train_databases` for `train.json`) come first. Raises
+    ConfigError if a database has no file.
     """
     start = questions.stem.split("_")[0]
     found = [*folders_of(questions.parent), *(folders_of(root) if root.is_dir() else ())]

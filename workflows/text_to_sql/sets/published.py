@@ -55,18 +55,9 @@ def read_set(
     difficulty: str | None = None,
     limit: int | None = None,
 ) -> PublishedSet:
-    """Read a set from the folder that it was unzipped to, or from a folder one or two levels above.
-
-    Args:
-        name: The format.
-        folder: The folder.
-        questions: The file of questions, as a path, or by its name within the folder. By default, the development set.
-        difficulty: Keep only the questions of this difficulty.
-        limit: Keep only this number of questions, the first ones.
-
-    Raises:
-        ConfigError: A file is missing or not in the format, or no question is left.
-    """
+    """Read a set from the folder that it was unzipped to, or from a folder one or two levels above. `questions` is a
+    path, or a name within the folder; by default, the development set. Only the first `limit` questions of this
+    difficulty are kept. Raises ConfigError if a file is missing or not in the format, or no question is left."""
     form = FORMATS[name]
     file, others = find_questions(folder, form.question_files, questions)
     tasks = form.read_questions(file)

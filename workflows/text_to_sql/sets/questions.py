@@ -14,11 +14,7 @@ _LONGEST_ANNOTATION = 60
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file.
-
-    Raises:
-        ConfigError: It cannot be read.
-    """
+    """The content of a JSON file. Raises ConfigError if it cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
@@ -26,16 +22,9 @@ def read_json(path: Path) -> Any:
 
 
 def read_tasks(path: Path, task_of: Callable[[dict[str, Any], str], Task]) -> list[Task]:
-    """Read the questions of a JSON list.
-
-    Args:
-        path: The file.
-        task_of: Makes a question of a record, given the identity that it has by its position. A `ValueError` says what
-            is wrong with the record.
-
-    Raises:
-        ConfigError: The file cannot be read, or a record is not a question.
-    """
+    """Read the questions of a JSON list. `task_of` makes a question of a record, given the identity that it has by its
+    position; a `ValueError` says what is wrong with the record. Raises ConfigError if the file cannot be read, or a
+    record is not a question."""
     records = read_json(path)
     if not isinstance(records, list) or not records:
         raise ConfigError(f"{path.name} must be a JSON list of questions, got {type(records).__name__} without any")
@@ -59,11 +48,8 @@ def read_tasks(path: Path, task_of: Callable[[dict[str, Any], str], Task]) -> li
 
 
 def text_of(record: dict[str, Any], name: str, *, needed: bool = False) -> str:
-    """The text of a field, on one line; "" if it is missing and not needed.
-
-    Raises:
-        ValueError: The field is no text, or is missing although it is needed.
-    """
+    """The text of a field, on one line; "" if it is missing and not needed. Raises ValueError if the field is no text,
+    or is missing although it is needed."""
     value = record.get(name)
     if value is None and not needed:
         return ""
@@ -74,11 +60,7 @@ def text_of(record: dict[str, Any], name: str, *, needed: bool = False) -> str:
 
 
 def sql_of(record: dict[str, Any], name: str) -> str:
-    """The gold query of a record, as it is written; "" if it has none.
-
-    Raises:
-        ValueError: The field is no text.
-    """
+    """The gold query of a record, as it is written; "" if it has none. Raises ValueError if the field is no text."""
     text_of(record, name)
     # Line breaks can end a comment of the query, so they stay.
     return str(record.get(name) or "").strip()

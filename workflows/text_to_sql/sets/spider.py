@@ -29,11 +29,7 @@ _TABLE_FILES = ("tables.json", "test_tables.json")
 
 
 def read_questions(path: Path) -> list[Task]:
-    """Read the questions.
-
-    Raises:
-        ConfigError: The file cannot be read, or is not in Spider's format.
-    """
+    """Read the questions. Raises ConfigError if the file cannot be read, or is not in Spider's format."""
     return read_tasks(path, _task)
 
 
@@ -51,11 +47,8 @@ def _task(record: dict[str, Any], identity: str) -> Task:
 
 
 def read_descriptions(questions: Path, paths: dict[str, Path]) -> dict[str, Descriptions]:
-    """Read the human names of columns, where they say more than the names in the database.
-
-    Raises:
-        ConfigError: A file of tables is not in Spider's format.
-    """
+    """Read the human names of columns, where they say more than the names in the database. Raises ConfigError if a file
+    of tables is not in Spider's format."""
     found: dict[str, Descriptions] = {}
     # The file of the test set comes first for the test set. Other questions need it only if the first lacks a database.
     files = _TABLE_FILES if not questions.stem.startswith("test") else _TABLE_FILES[::-1]

@@ -13,10 +13,8 @@ HARDNESS = ("easy", "medium", "hard", "extra")
 def hardness(sql: str) -> str:
     """One of HARDNESS, or "" for a query that cannot be parsed.
 
-    As in Spider's scorer, only the outermost SELECT counts, and of a compound query the first one.
-
-    Raises:
-        ConfigError: sqlglot is not installed.
+    As in Spider's scorer, only the outermost SELECT counts, and of a compound query the first one. Raises ConfigError
+    if sqlglot is not installed.
     """
     sqlglot, exp = load_sqlglot()
     try:

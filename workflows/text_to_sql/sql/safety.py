@@ -18,10 +18,7 @@ _REFUSED_TABLES = ("pragma_", "sqlite_dbpage", "dbstat")
 
 def refusal(sql: str) -> str:
     """Why the statement is refused, as one line; "" for a single SELECT, WITH ... SELECT or set operation of these.
-
-    Raises:
-        ConfigError: sqlglot is not installed.
-    """
+    Raises ConfigError if sqlglot is not installed."""
     if len(sql) > _MAX_CHARACTERS:
         return f"a statement has at most {_MAX_CHARACTERS} characters, this one has {len(sql)}"
     if "\0" in sql:

@@ -55,17 +55,9 @@ class Source:
 def open_source(
     name: str, path: Path, written_notes: Sequence[str] = (), descriptions: Descriptions | None = None
 ) -> Source:
-    """Read a database's schema and index its notes: first those that people wrote, then those made from the schema.
-
-    Args:
-        name: The name of the database.
-        path: The SQLite file.
-        written_notes: Notes that people wrote.
-        descriptions: Descriptions of columns. Those of columns that the database lacks are left out.
-
-    Raises:
-        sqlite3.Error: The file cannot be read, or is not a database.
-    """
+    """Read a database's schema and index its notes: first those that people wrote, then those made from the schema and
+    from the descriptions of columns that the database has. Raises sqlite3.Error if the file cannot be read, or is
+    not a database."""
     known = descriptions or {}
     schema = _described(read_schema(path, name), known)
     placed = [*_described_notes(schema, known), *_schema_notes(schema)]
@@ -129,10 +121,7 @@ def literal(text: str) -> str:
 
 def find_databases(path: Path) -> dict[str, Path]:
     """SQLite files by name: the file at `path`, or the files in the folder at `path` and in its direct subfolders.
-
-    Raises:
-        ConfigError: There is no SQLite file.
-    """
+    Raises ConfigError if there is no SQLite file."""
     if path.is_file():
         return {path.stem: path}
     files = [file for pattern in ("*", "*/*") for file in sorted(path.glob(pattern)) if file.suffix in _ENDINGS]
@@ -144,11 +133,8 @@ def find_databases(path: Path) -> dict[str, Path]:
 
 
 def read_notes(path: Path) -> dict[str, list[str]]:
-    """Notes by database from JSON lines `{"note": ..., "database": ...}`; those without a database are under "".
-
-    Raises:
-        ConfigError: The file cannot be read, or a line is not a note.
-    """
+    """Notes by database from JSON lines `{"note": ..., "database": ...}`; those without a database are under "". Raises
+    ConfigError if the file cannot be read, or a line is not a note."""
     notes: dict[str, list[str]] = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -89,11 +89,7 @@ def unwrapped(value: Any) -> Any:
 
 
 def read_prompt(record: Mapping[str, Any], account: Account) -> Prompt:
-    """The messages that a record's request has.
-
-    Raises:
-        ValueError: The messages are malformed.
-    """
+    """The messages that a record's request has. Raises ValueError if the messages are malformed."""
     key = next((key for key in REQUESTS if record.get(key) is not None), None)
     request = None if key is None else unwrapped(record[key])
     body = request if isinstance(request, dict) and not is_message(request) else {}
@@ -120,12 +116,8 @@ def read_prompt(record: Mapping[str, Any], account: Account) -> Prompt:
 
 
 def read_answers(value: Any, account: Account) -> list[Answer]:
-    """The answers in a completion, a response's body, its choices or its stream.
-
-    Raises:
-        NoAnswerError: It is known why there is none.
-        ValueError: The form is not known.
-    """
+    """The answers in a completion, a response's body, its choices or its stream. Raises NoAnswerError if it is known
+    why there is none, and ValueError if the form is not known."""
     value = unwrapped(value)
     if isinstance(value, str):
         return _text_answers(value, account)

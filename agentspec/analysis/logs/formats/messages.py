@@ -52,17 +52,9 @@ def as_messages(values: Any, account: Account | None = None) -> list[tuple[str, 
 
 
 def read_messages(values: Any, account: Account, *, prompt: bool = True) -> list[Message]:
-    """The messages of a list of chat messages or of items of OpenAI's Responses API. The items of one turn of the model
-    become one message.
-
-    Args:
-        values: The list.
-        account: Takes what was understood.
-        prompt: Whether all messages are of a prompt. Otherwise those of the assistant are outputs.
-
-    Raises:
-        ValueError: `values` is neither.
-    """
+    """The messages of a list of chat messages or of items of OpenAI's Responses API, those of one turn of the model as
+    one. With `prompt`, the assistant's messages are of a prompt too, otherwise outputs. Raises ValueError if
+    `values` is neither."""
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise BadRecordError("messages must be a list of objects")
     values = [_plain(value) for value in values]
@@ -162,20 +154,12 @@ def read_item(value: Mapping[str, Any], account: Account, where: Where) -> Messa
 
 
 def chat_calls(
-    messages: Sequence[Message],
-    labels: Labels,
-    account: Account,
-    skipped: Iterable[int] = (),
+    messages: Sequence[Message], labels: Labels, account: Account, skipped: Iterable[int] = ()
 ) -> Iterator[LoggedCall]:
-    """Each assistant message as the output of a call whose prompt is the messages before it. An output is everything that
-    the model wrote, reasoning included, although later prompts may omit a part of it.
-
-    Args:
-        messages: The messages.
-        labels: The labels of all calls. An agent that a message names becomes the role of its call.
-        account: Takes the messages that are no outputs.
-        skipped: Indexes of messages that are no outputs, such as demonstrations and those that were counted before.
-    """
+    """Each assistant message as the output of a call whose prompt is the messages before it. An output is everything
+    that the model wrote, reasoning included, although later prompts may omit a part of it. An agent that a message
+    names becomes the role of its call. Messages at the indexes of `skipped` are no outputs, such as demonstrations
+    and those that were counted before."""
     skipped = set(skipped)
     pairs = [message.pair for message in messages]
     values = [message.value or {} for message in messages]

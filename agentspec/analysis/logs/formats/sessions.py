@@ -17,13 +17,7 @@ from agentspec.analysis.logs.calls import Labels, LoggedCall, labels_of
 from agentspec.analysis.logs.formats import fields
 from agentspec.analysis.logs.formats.answers import ANSWERS, read_answers
 from agentspec.analysis.logs.formats.events import event_messages, is_event
-from agentspec.analysis.logs.formats.messages import (
-    Message,
-    chat_calls,
-    is_item,
-    read_message,
-    read_messages,
-)
+from agentspec.analysis.logs.formats.messages import Message, chat_calls, is_item, read_message, read_messages
 from agentspec.analysis.logs.formats.streams import is_chunk, joined, stream_of
 
 _CLAUDE_CODE_IGNORED = fields.names(
@@ -81,16 +75,14 @@ class Sessions:
     def add(
         self, record: Mapping[str, Any], form: str, name: str, is_alone: bool = False
     ) -> Iterator[tuple[str, LoggedCall]]:
-        """Takes in a record, and yields the calls that are complete, with their formats.
+        """Takes in a record, and yields the calls that are complete, with their formats. Raises ValueError if the
+        record is malformed.
 
         Args:
             record: A record that part_of() knows.
             form: What part_of() returned.
             name: The name of a session that has none.
             is_alone: Whether it may be the only record of its file.
-
-        Raises:
-            ValueError: The record is malformed.
         """
         if form == "stream":
             yield from self._add_chunk(record, name)

@@ -44,11 +44,8 @@ def langsmith_pair(record: Mapping[str, Any], account: Account) -> dict[str, Any
 
 
 def opentelemetry_pair(record: Mapping[str, Any], account: Account) -> dict[str, Any]:
-    """A span of OpenTelemetry, with attributes of its conventions for models, or of OpenInference.
-
-    Raises:
-        NoAnswerError: It is no model call, or its texts were not recorded.
-    """
+    """A span of OpenTelemetry, with attributes of its conventions for models, or of OpenInference. Raises NoAnswerError
+    if it is no model call, or its texts were not recorded."""
     tree = _tree(dict(_attributes(record.get("attributes"))))
     ai, llm = _object(tree.get("gen_ai")), _object(tree.get("llm"))
     span = _object(_object(tree.get("openinference")).get("span")).get("kind")

@@ -103,12 +103,7 @@ def format_of(record: Any) -> Format:
 
 
 def calls_of(record: Any, fallback_session: str, account: Account | None = None) -> tuple[str, list[LoggedCall]]:
-    """The format of a record, and its calls.
-
-    Args:
-        record: Parsed JSON.
-        fallback_session: The session's name if the record has none.
-        account: Takes what was understood.
+    """The format of a parsed record, and its calls.
 
     Raises:
         NoAnswerError: It is known why the record has no answer of a model.

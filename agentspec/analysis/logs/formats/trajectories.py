@@ -88,9 +88,7 @@ def _trace_labels(record: Record, session: str) -> Labels:
     names = [str(record[key]) for key in ("task", "run") if isinstance(record.get(key), str | int)]
     task = record.get("task")
     return replace(
-        labels,
-        session="/".join([labels.session, *names]),
-        task=str(task) if isinstance(task, str | int) else "",
+        labels, session="/".join([labels.session, *names]), task=str(task) if isinstance(task, str | int) else ""
     )
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from every import every
 
-from agentspec.analysis.measures.repetition import RUN, OutputRuns, repeated_tokens, shares
+from agentspec.analysis.measures.repetition import OutputRuns, repeated_tokens, shares
+from agentspec.analysis.replay.runs import LENGTH as RUN
 
 
 def by_search(output: list[int], texts: list[list[int]]) -> list[bool]:

@@ -17,14 +17,7 @@ TREE = Draft([5, 9, 6, 8, 7, 6], [-1, -1, 0, 0, 2, 1])
 
 @every(
     ("truth", "accepted"),
-    [
-        ([5, 6, 7, 1], [0, 2, 4]),
-        ([5, 8, 7], [0, 3]),
-        ([9, 6, 7], [1, 5]),
-        ([6, 7], []),
-        ([5, 6], [0, 2]),
-        ([], []),
-    ],
+    [([5, 6, 7, 1], [0, 2, 4]), ([5, 8, 7], [0, 3]), ([9, 6, 7], [1, 5]), ([6, 7], []), ([5, 6], [0, 2]), ([], [])],
 )
 def test_accepted_nodes(truth: list[int], accepted: list[int]) -> None:
     assert accepted_nodes(TREE, truth) == accepted

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from every import every
@@ -52,25 +49,6 @@ def loss(trials: Trials, estimates: Estimates) -> float:
 
 
 # Trials -----------------------------------------------------------------------------------------------------------
-
-
-def test_trials_tell_what_came_true_of_what_was_weighed() -> None:
-    # The text is 1 2 1 2 1 2. After the second token every continuation seen so far is weighed, and it always follows.
-    call = Call("a", "", "", (np.array([9], np.int32),), np.array([1, 2] * 6, np.int32))
-    trials = collect_trials([call], by_counts())
-    n, width = trials.weights.shape
-    assert trials.fractions.shape == (n, width)
-    assert trials.estimates.shape == trials.accepted.shape == (n,)
-    assert n > 0 and trials.accepted.all()
-    assert ((trials.weights >= -1) & (trials.weights < _core.NUM_WEIGHTS)).all()
-    assert ((trials.fractions >= 0) & (trials.fractions <= 1)).all()
-    assert (trials.weights[:, -1] < _core.NUM_BIASES).all() and (trials.weights[:, -1] >= 0).all()
-    assert (trials.weights[:, :-1] >= 0).any(axis=1).all(), "each was found in some context"
-
-
-def test_at_most_one_continuation_of_a_place_comes_true() -> None:
-    trials = collect_trials(calls(3, seed=1), by_counts())
-    assert 0 < trials.accepted.mean() < 1
 
 
 def test_estimates_of_trials_are_those_of_the_weights_on_a_draft_s_first_tokens() -> None:
@@ -135,39 +113,7 @@ def test_each_set_counts_alike_however_large() -> None:
     assert fit(sets[1:], Estimates(np.zeros(_core.NUM_WEIGHTS, np.float32)), "").weights[0] < -2
 
 
-def test_what_was_fitted_survives_a_file(tmp_path: Path) -> None:
-    fitted = fit([collect_trials(calls(10, seed=1), wrong())], wrong(), "by a test")
-    fitted.save(tmp_path / "estimates.json")
-    loaded = Estimates.load(tmp_path / "estimates.json")
-    np.testing.assert_allclose(loaded.weights, fitted.weights, atol=5.1e-5)
-    assert loaded.note == "by a test"
-    quality = [
-        measure(calls(5, seed=4), EngineConfig(max_draft_tokens=4, learning_rate=0.0, estimates=estimates))
-        for estimates in (fitted, loaded)
-    ]
-    assert quality[0].accepted_per_step == quality[1].accepted_per_step
-
-
-def test_without_scipy_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = collect_trials(calls(1, seed=1), by_counts())
-    for name in [name for name in sys.modules if name.partition(".")[0] == "scipy"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "scipy", None)
-    with pytest.raises(
-        ConfigError, match=r"fitting needs the package scipy: .*; `pip install 'sglang-agentspec\[tune\]'`"
-    ):
-        fit([trials], by_counts(), "")
-
-
 # Measuring --------------------------------------------------------------------------------------------------------
-
-
-def test_what_was_said_before_makes_drafts_better() -> None:
-    config = EngineConfig(max_draft_tokens=4, learning_rate=0.0, estimates=by_counts())
-    cold = measure(calls(2, seed=5), config)
-    warm = measure(calls(2, seed=5), config, warm=calls(10, seed=6))
-    assert warm.accepted_per_step > cold.accepted_per_step
-    assert warm.steps < cold.steps
 
 
 def test_steps_and_accepted_tokens_make_up_the_outputs() -> None:

@@ -82,15 +82,6 @@ def test_every_plot_is_described_and_has_its_table() -> None:
         assert drawn.count('role="img"') == drawn.count('role="img" aria-label="') <= 1
 
 
-def test_texts_are_shown_only_where_the_facts_hold_them() -> None:
-    facts = rich()
-    assert 'id="texts"' not in page(facts)
-    facts["texts"] = [{"set": "planner", "kind": "most repeated", "text": "SELECT <b>\n\t1"}]
-    text = page(facts)
-    assert 'id="texts"' in text
-    assert "SELECT &lt;b&gt;\n\t1" in text
-
-
 def test_the_flags_are_quoted_for_a_shell() -> None:
     facts = rich()
     facts["verdict"]["flags"] = ["--agentspec-corpora", "my corpus.seg", "--agentspec-tau", "$(reboot)"]

@@ -46,10 +46,7 @@ def test_a_fitted_profile_knows_its_range() -> None:
     ],
 )
 def test_extrapolation_is_told(step: tuple[int, int, int], inside: bool) -> None:
-    known = fitted()
-    seconds, covered = known.seconds_checked(*step)
-    assert covered is known.covers(*step) is inside
-    assert seconds == known.target.seconds(step[2], step[0] * step[1])
+    assert fitted().covers(*step) is inside
 
 
 @pytest.mark.parametrize("field", ["model", "device", "engine", "graphs"])

@@ -88,11 +88,7 @@ def test_too_little_is_refused() -> None:
     points = points_of(
         ServingCosts(request_seconds=0, prefill=StepCost(0, 1, 1), step=StepCost(0, 1, 1)), StepCost(0, 1, 1)
     )
-    for less in (
-        replace(points, prefills=points.prefills[:1]),
-        replace(points, steps=()),
-        replace(points, alone=()),
-    ):
+    for less in (replace(points, prefills=points.prefills[:1]), replace(points, steps=()), replace(points, alone=())):
         with pytest.raises(ConfigError, match="two lengths"):
             fit_serving_costs(less)
     with pytest.raises(ConfigError, match="request_seconds"):

@@ -10,6 +10,7 @@ import pytest
 from every import every
 
 from agentspec.scheduling.costs.cost_model import StepCost
+from agentspec.scheduling.costs.online import OnlineCosts
 from agentspec.scheduling.costs.step_curve import StepCurve
 
 NOTHING = StepCost(0.0, 0.0, 0.02)
@@ -127,3 +128,19 @@ def test_a_point_of_few_steps_and_a_long_context_is_not_taken_for_a_disturbed_on
     for tokens in (64.0, 256.0):
         curve.observe(tokens, 3e5, 0.013, linear)
     assert curve.at(np.array([64.0, 128.0, 256.0]), 3e5, linear).tolist() == pytest.approx([0.013] * 3)
+
+
+@every("seed", range(10))
+def test_long_contexts_do_not_spoil_what_is_predicted_for_short_ones(seed: int) -> None:
+    """Many long rows, then one short row, then both again: each predicts the other's steps from far away."""
+    draw, costs, wrong = random.Random(seed), OnlineCosts(), 0
+    for _ in range(2):
+        for rows, longest, steps in ((64, 3000, 300), (1, 900, 800), (16, 900, 200), (4, 20_000, 200)):
+            for _ in range(steps):
+                tokens, context = float(rows * draw.choice((1, 2, 4, 8, 16))), rows * draw.uniform(0.3, 1.0) * longest
+                seconds = max(4.2e-3, 2.5e-5 * tokens) + 3.3e-8 * context
+                (predicted,) = costs.at_widths(context, np.array([tokens])).tolist()
+                wrong += costs.num_observed > 32 and not 0.6 < predicted / seconds < 1.6
+                slow = draw.uniform(1.5, 4.0) if draw.random() < 0.03 else 1.0
+                costs.observe(context, tokens, seconds * slow * (1 + abs(draw.gauss(0, 0.02))))
+    assert wrong <= 10

@@ -64,34 +64,6 @@ def test_lines_are_found_among_outliers() -> None:
     assert costs.extend(16) == pytest.approx(0.0026, rel=0.25)
 
 
-def test_a_lasting_change_is_followed() -> None:
-    costs = ModelCosts()
-    for seconds, steps in ((0.01, 100), (0.05, 150)):
-        for _ in range(steps):
-            costs.observe_extend(32, seconds)
-    assert costs.extend(32) == pytest.approx(0.05, rel=0.15)
-
-
-@pytest.mark.parametrize("slope", [-1.0, 5.0], ids=["falling", "steeper than through the origin"])
-def test_coefficients_are_never_negative(slope: float) -> None:
-    costs = ModelCosts()
-    for rows in list(range(1, 9)) * 20:
-        costs.observe_draft(rows, 4, max(20.0 + slope * rows, 0.1) if slope < 0 else max(slope * rows - 4.0, 0.1))
-    per_row = costs.draft(2) - costs.draft(1)
-    fixed = costs.draft(1) - per_row
-    assert fixed >= -1e-9 and per_row >= -1e-9
-    assert (per_row if slope < 0 else fixed) == pytest.approx(0.0, abs=1e-9)
-
-
-def test_a_slope_that_sizes_no_longer_show_stays() -> None:
-    costs = ModelCosts()
-    for tokens in list(range(1, 100)) * 3:
-        costs.observe_extend(tokens, 0.01 + 0.001 * tokens)
-    for _ in range(1000):
-        costs.observe_extend(10, 0.02)
-    assert costs.extend(90) == pytest.approx(0.1, rel=0.1)
-
-
 def test_times_that_no_clock_can_have_are_left_out() -> None:
     costs = ModelCosts()
     for seconds in (math.nan, math.inf, 0.0, -1.0):

@@ -134,35 +134,6 @@ def test_a_foreseen_union_takes_nodes_by_what_they_are_expected_to_add(seed: int
             assert parents == expected[0], "no two estimates are about equal, so the order is known"
 
 
-def test_a_row_without_a_suffix_draft_is_expected_to_bring_what_the_model_promises() -> None:
-    [(parents, estimates)] = foreseen([chain([], [])], [1.7], [True], [15], 5)
-    assert parents == [-1, 0, 1, 2, 3, 4]
-    assert sum(estimates) - 1 == pytest.approx(1.7, abs=1e-4)
-    ratios = [later / earlier for earlier, later in itertools.pairwise(estimates)]
-    assert ratios == pytest.approx([ratios[0]] * 5)
-
-
-def test_a_token_of_the_model_s_chain_adds_something_where_the_suffix_draft_has_another_one() -> None:
-    rows = [chain([5, 6], [0.75, 0.5])] * 4
-    both, cut, unwanted, certain = foreseen(
-        [*rows[:3], chain([5, 6], [1.0, 1.0])], [0.75] * 4, [True, True, False, True], [15, 3, 1, 15], 2
-    )
-    # The chain's tokens are right with probabilities 1/2 and 1/4, so they add 1/8 each.
-    assert both[1] == pytest.approx([1.0, 0.75, 0.5, 0.125, 0.125], abs=1e-5)
-    assert both[0] == [-1, 0, 1, 0, 3]
-    assert cut[0] == [-1, 0, 1, 0]
-    assert unwanted[0] == [-1, 0]
-    assert certain[1] == [1.0, 1.0, 1.0, 0.0, 0.0], "what is certain leaves nothing to add"
-
-
-def test_tokens_that_add_more_than_those_before_them_share_with_them() -> None:
-    """At depth 1 the suffix draft is nearly certain, and at depth 2 it has nothing."""
-    [(parents, estimates)] = foreseen([chain([5], [0.9])], [0.75], [True], [15], 2)
-    # Apart they would add 0.05 and 0.25.
-    assert estimates == pytest.approx([1.0, 0.9, 0.15, 0.15], abs=1e-5)
-    assert parents == [-1, 0, 0, 2]
-
-
 def test_foreseeing_refuses_arrays_of_other_rows_and_no_passes() -> None:
     with pytest.raises(ConfigError, match="must be of the same 1 rows"):
         foreseen([chain([], [])], [1.0], [True, True], [1], 3)

@@ -13,7 +13,7 @@ import pytest
 from every import every
 from hybrid_rows import Tree, batch, chain, model_trees
 
-from agentspec import ConfigError, DraftBatch, Source, build_tree_arrays
+from agentspec import ConfigError, DraftBatch
 from agentspec.scheduling.hybrid import Choice, HybridBatch, HybridConfig, HybridPolicy, ModelCosts, NextStep
 from agentspec.scheduling.hybrid.accepted_lengths import Calibration
 
@@ -137,31 +137,6 @@ def combine(
     )
 
 
-def test_rows_get_the_draft_of_their_own_side() -> None:
-    suffix = [chain([1, 2], [0.9, 0.8]), NOTHING, chain([3], [0.5]), NOTHING]
-    model = [NOTHING, chain([4, 5], [0.6, 0.5], 4), NOTHING, NOTHING]
-    both = combine(policy(), suffix, model, [False, True, True, False])
-    assert both.ran.tolist() == [False, True, True, False]
-    assert [both.row(i).tokens.tolist() for i in range(4)] == [[0, 1, 2], [0, 4, 5], [0, 3], [0]]
-    assert both.row(1).sources.tolist() == [0, Source.MODEL, Source.MODEL]
-    assert both.match_lens.tolist() == [2, 0, 1, 0]
-    assert both.scores.tolist() == pytest.approx([1.7, 1.1, 0.5, 0.0])
-    assert build_tree_arrays(both, 4).num_nodes.tolist() == [3, 3, 2, 1]
-    for array, dtype in (
-        (both.tokens, np.int32),
-        (both.parents, np.int32),
-        (both.estimates, np.float32),
-        (both.sources, np.uint8),
-    ):
-        assert array.dtype == dtype and len(array) == both.offsets[-1]
-
-
-def test_roots_are_those_of_the_suffix_drafts() -> None:
-    suffix = [chain([], [], root=8), chain([], [], root=9)]
-    both = combine(policy(), suffix, [chain([4], [0.6], 4), NOTHING], [True, True])
-    assert [both.row(i).tokens.tolist() for i in range(2)] == [[8, 4], [9]]
-
-
 def test_where_the_passes_did_not_run_suffix_drafts_are_verified() -> None:
     drafts = batch([chain([1], [0.5]), NOTHING])
     rooms = np.zeros(2, np.int32)
@@ -170,61 +145,6 @@ def test_where_the_passes_did_not_run_suffix_drafts_are_verified() -> None:
     assert both.match_lens.tolist() == [1, 0] and both.scores.tolist() == [0.5, 0.0]
     with pytest.raises(ConfigError, match=r"model must hold the trees of the rows that want one, got None"):
         policy().combine(drafts, None, np.array([True, False]), rooms)
-
-
-def test_both_drafts_of_a_row_are_merged_within_the_limit() -> None:
-    suffix, model = [chain([1, 2], [0.5, 0.4])], [chain([1, 3], [0.8, 0.4], 4)]
-    assert combine(policy(), suffix, model, [True]).tokens.tolist() == [0, 1, 2, 3]
-    assert combine(policy(max_nodes=2), suffix, model, [True]).tokens.tolist() == [0, 1, 2]
-    assert combine(policy(), suffix, model, [True], [1]).tokens.tolist() == [0, 1]
-    assert combine(policy(max_nodes=2), [NOTHING], [chain([1, 3, 4], [0.8] * 3, 4)], [True]).tokens.tolist() == [
-        0,
-        1,
-        3,
-    ]
-
-
-def test_a_row_without_room_is_its_root() -> None:
-    both = policy().combine(
-        batch([chain([1], [0.5])]),
-        model_trees([chain([2], [0.5], 4)]),
-        np.ones(1, np.bool_),
-        np.zeros(1, np.int32),
-    )
-    assert (both.tokens.tolist(), both.match_lens.tolist(), both.scores.tolist()) == ([0], [0], [0.0])
-
-
-def test_unlikely_tokens_of_the_model_are_not_verified() -> None:
-    model = [chain([1, 2, 3], [0.9, 0.4, 0.1], 4)]
-    assert combine(policy(min_token_prob=0.3), [NOTHING], model, [True]).tokens.tolist() == [0, 1, 2]
-
-
-def test_where_only_chains_are_verified_the_likeliest_one_of_a_tree_is() -> None:
-    tree = Tree([0, 1, 2, 3, 4], [-1, 0, 0, 1, 2], [1.0, 0.8, 0.7, 0.5, 0.6], [0, 4, 4, 4, 4])
-    both = combine(policy(trees=False), [NOTHING], [tree], [True])
-    assert (both.tokens.tolist(), both.parents.tolist()) == ([0, 1, 3], [-1, 0, 1])
-
-
-@pytest.mark.parametrize("setting", [{"union": "never"}, {"trees": False}])
-def test_without_merging_the_better_one_wins(setting: dict[str, Any]) -> None:
-    weak, strong = [0.3, 0.2], [0.9, 0.8]
-    for p, q, tokens in ((weak, strong, [0, 3, 4]), (strong, weak, [0, 1, 2])):
-        both = combine(policy(**setting), [chain([1, 2], p)], [chain([3, 4], q, 4)], [True])
-        assert both.tokens.tolist() == tokens
-
-
-def test_rivals_take_the_models_draft_as_it_is() -> None:
-    suffix, model = [chain([1, 2], [0.9, 0.8])], [chain([3], [0.1], 4)]
-    for rule in ("score", "match-length"):
-        assert combine(policy(rule=rule), suffix, model, [True]).tokens.tolist() == [0, 3]
-        assert combine(policy(rule=rule), suffix, [NOTHING], [True]).tokens.tolist() == [0, 1, 2]
-
-
-def test_model_only_verifies_no_suffix() -> None:
-    suffix = [chain([1], [0.9]), chain([1], [0.9])]
-    both = combine(policy(tau=math.inf), suffix, [chain([3], [0.1], 4), NOTHING], [True, False])
-    assert [both.row(i).tokens.tolist() for i in range(2)] == [[0, 3], [0]]
-    assert both.match_lens.tolist() == [0, 0]
 
 
 # observe ----------------------------------------------------------------------------------------------------------
@@ -300,10 +220,7 @@ def test_of_a_draft_that_was_right_to_the_end_of_the_text_the_rest_is_as_it_prom
 
 def test_steps_without_the_draft_model_say_nothing_of_it() -> None:
     hybrid = policy()
-    for drafts in (
-        suffix_of(3.0),
-        hybrid.combine(suffix_of(3.0), None, np.zeros(1, np.bool_), np.ones(1, np.int32)),
-    ):
+    for drafts in (suffix_of(3.0), hybrid.combine(suffix_of(3.0), None, np.zeros(1, np.bool_), np.ones(1, np.int32))):
         hybrid.observe(["a"], drafts, np.array([3], np.int32), np.array([[1, 2, 3, 4]]))
     assert len(hybrid.lengths) == 0
     assert (hybrid.lengths.mean, hybrid.calibration.factor) == (3.0, 1.0)
@@ -380,20 +297,6 @@ def test_a_cut_draft_of_the_model_alone_is_known_as_far_as_it_goes() -> None:
     hybrid.observe(["a", "b"], cut, np.array([0, 2], np.int32), np.array([[1, 0, 0], [7, 8, 9]]))
     assert hybrid.lengths.expected("b") < 3.0
     assert hybrid.calibration.factor > 1.0
-
-
-def test_a_cut_draft_of_both_says_nothing_certain_of_the_model() -> None:
-    hybrid = policy(tau=10.0, union="always")
-    model = [chain([7, 8], [0.9, 0.8], 4)]
-    drafts = combine(hybrid, [chain([1, 2], [0.9, 0.8]), NOTHING], model * 2, [True, True])
-    assert (drafts.verified.tolist(), drafts.alone.tolist()) == ([True, True], [False, True])
-    cut = drafts.first(np.array([1, 0], np.int32))
-    assert np.diff(cut.offsets).tolist() == [2, 1]
-    assert (cut.verified.tolist(), cut.alone.tolist()) == ([False, False], [False, False])
-    assert cut.model_tokens.tolist() == [0, 7, 8, 0, 7, 8]
-    same = drafts.first(np.array([15, 15], np.int32))
-    for name in ("tokens", "model_tokens", "model_offsets", "verified", "alone"):
-        assert getattr(same, name).tolist() == getattr(drafts, name).tolist()
 
 
 @every("seed", range(20))

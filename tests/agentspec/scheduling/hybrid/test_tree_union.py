@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from every import every
 from hybrid_rows import Tree, batch, chain, model_trees, random_loop
-from tree_union_oracle import MODEL, Row, Rule, merge, model_tree, wanted_row
+from tree_union_oracle import MODEL, Row, Rule, model_tree, wanted_row
 
 from agentspec import ConfigError, DraftBatch, build_tree_arrays
 from agentspec.scheduling.hybrid import HybridBatch, HybridConfig, HybridPolicy, ModelTrees
@@ -117,95 +117,6 @@ def test_random_steps(rule: Rule, seed: int) -> None:
         check(united, suffix, rows, match_lens, rule == "model_only")
         # What is verified is a tree in topological order.
         build_tree_arrays(united, int(np.diff(united.offsets).max()))
-
-
-# The definition of merging, by the estimates it must give -------------------------------------------------------------
-
-Path = tuple[int, ...]
-
-
-def distinct_tree(rng: np.random.Generator, source: int) -> Tree:
-    """A tree of up to 12 nodes over 3 tokens. Siblings have distinct tokens, and the nodes need not come best first."""
-    tree = Tree([9], [-1], [1.0], [0])
-    for _ in range(int(rng.integers(0, 13))):
-        parent = int(rng.integers(len(tree.tokens)))
-        taken = {t for t, p in zip(tree.tokens, tree.parents, strict=True) if p == parent}
-        free = [t for t in range(3) if t not in taken]
-        if not free:
-            continue
-        tree.tokens.append(int(rng.choice(free)))
-        tree.parents.append(parent)
-        tree.estimates.append(tree.estimates[parent] * float(rng.random()))
-        tree.sources.append(source)
-    return tree
-
-
-def paths(tree: Tree) -> list[Path]:
-    found: list[Path] = [()]
-    for token, parent in zip(tree.tokens[1:], tree.parents[1:], strict=True):
-        found.append((*found[parent], token))
-    return found
-
-
-def expected_estimates(suffix: Tree, model: Tree) -> dict[Path, float]:
-    """Each path's estimate by the definition: conditional probabilities are united, siblings are scaled down to at most
-    1 together, and the results are multiplied from the root on."""
-    given = [dict(zip(paths(tree), tree.estimates, strict=True)) for tree in (suffix, model)]
-    everything = sorted(set(given[0]) | set(given[1]), key=len)
-    united = {}
-    for path in everything[1:]:
-        p, q = (one[path] / one[path[:-1]] if path in one else 0.0 for one in given)
-        united[path] = 1 - (1 - p) * (1 - q)
-    estimates: dict[Path, float] = {(): 1.0}
-    for path in everything[1:]:
-        siblings = sum(chance for other, chance in united.items() if other[:-1] == path[:-1])
-        estimates[path] = estimates[path[:-1]] * united[path] / max(siblings, 1.0)
-    return estimates
-
-
-@every("seed", range(50))
-def test_the_oracle_merges_as_the_definition_says(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    suffix, model = distinct_tree(rng, 1), distinct_tree(rng, 4)
-    max_nodes, floor = int(rng.integers(1, 16)), float(rng.choice([0.0, 0.1]))
-    tree = merge(suffix, model, max_nodes, floor)
-
-    expected = expected_estimates(suffix, model)
-    ranked = sorted((e for path, e in expected.items() if path and e >= floor), reverse=True)[:max_nodes]
-    assert tree.estimates[1:] == pytest.approx(ranked), "the best nodes, best first"
-    merged = paths(tree)
-    assert len(set(merged)) == len(merged), "siblings have distinct tokens"
-    assert tree.estimates == pytest.approx([expected[path] for path in merged])
-    assert all(parent < node for node, parent in enumerate(tree.parents))
-    assert (tree.tokens[0], tree.parents[0], tree.sources[0]) == (9, -1, 0)
-    known = [set(paths(one)) for one in (suffix, model)]
-    for path, source in zip(merged[1:], tree.sources[1:], strict=True):
-        assert path in known[0 if source == 1 else 1]
-
-
-def merged(suffix: Tree, model: Tree) -> Tree:
-    policy = HybridPolicy(HybridConfig(min_token_prob=0.0))
-    united = policy.combine(batch([suffix]), model_trees([model]), np.ones(1, np.bool_), np.full(1, 15, np.int32))
-    return tree_of(united, 0)
-
-
-def test_drafters_that_agree_confirm_each_other_and_the_more_certain_one_is_named() -> None:
-    tree = merged(chain([1, 2], [0.5, 0.4]), chain([1, 3], [0.8, 0.4], MODEL))
-    assert tree.tokens == [0, 1, 2, 3]
-    # The conditional probabilities 0.8 and 0.5 after the first token add up to more than 1.
-    assert tree.estimates == pytest.approx([1.0, 0.9, 0.9 * 0.8 / 1.3, 0.9 * 0.5 / 1.3])
-    assert tree.sources == [0, 4, 1, 4]
-
-
-def test_drafters_that_contradict_each_other_share_what_there_is() -> None:
-    tree = merged(chain([1], [0.9]), chain([2], [0.9], MODEL))
-    assert tree.estimates == pytest.approx([1.0, 0.5, 0.5])
-
-
-def test_estimates_that_rise_from_parent_to_child_and_zeros_do_no_harm() -> None:
-    tree = merged(chain([1, 2], [0.0, 0.5]), chain([1, 2, 3], [0.3, 0.3, 0.3], MODEL))
-    assert tree.tokens == [0, 1, 2, 3]
-    assert tree.estimates == pytest.approx([1.0, 0.3, 0.3, 0.3])
 
 
 # What a draft model may hand over -------------------------------------------------------------------------------------
