@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ BACK_SECONDS = 10.0
 # What a replica read takes this long to be indexed at most, while it answers requests.
 _INDEXING_SECONDS = 1.0
 _BEFORE_SECONDS = 3.0
+# A replica notices a closed connection before this.
+_NOTICED_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -116,21 +119,25 @@ def fault_rows(
         own_accept_length: That of the replica that learnt, without a fault.
         names: Those of the faults to measure; () for all.
     """
-    with Router(fleet.replicas, "cache_aware", log) as router:
+    with Router(fleet.replicas, "cache_aware", log) as router, ThreadPoolExecutor(1) as pool:
         for name, fault in faults_of(fleet, kind, router).items():
             if names and name not in names:
                 continue
             with Traffic(fleet.asker, router, fleet.clients) as traffic:
                 time.sleep(_BEFORE_SECONDS)
-                since = time.monotonic()
                 fault.lose()
-                taught = fleet.teach(name)
-                if fault.bring_back is not None:
+                if fault.bring_back is None:
+                    # Whoever takes over may do so while the replica learns.
+                    taking_over = pool.submit(_settle_after, fleet, time.monotonic() + _NOTICED_SECONDS)
+                    taught = fleet.teach(name)
+                    back = _NOTICED_SECONDS + taking_over.result()
+                    settle(fleet.replicas)
+                else:
+                    taught = fleet.teach(name)
                     fault.bring_back()
-                    since = time.monotonic()
-                settle(fleet.replicas)
+                    back = settle(fleet.replicas)
                 time.sleep(_INDEXING_SECONDS)
-                back = time.monotonic() - since
+                back += _INDEXING_SECONDS
                 asked = fleet.ask(-1, name)
             settle(fleet.replicas)
             health = [store_health(server) for server in fleet.replicas]
@@ -147,6 +154,11 @@ def fault_rows(
                 "dropped_outputs": sum(each["dropped_outputs"] for each in health),
                 "store_errors": sum(each["errors"] for each in health),
             }
+
+
+def _settle_after(fleet: Fleet, moment: float) -> float:
+    time.sleep(max(moment - time.monotonic(), 0.0))
+    return settle(fleet.replicas)
 
 
 def missed(result: dict[str, Any]) -> list[str]:

@@ -186,7 +186,8 @@ def replica(number: int, model: Path, store: Store, logs: Path, budget_mb: int) 
 @contextmanager
 def started(servers: Sequence[Server]) -> Iterator[Sequence[Server]]:
     """Starts servers at the same time, and stops them at the end."""
-    with ExitStack() as stack, ThreadPoolExecutor(len(servers)) as pool:
+    # Servers are stopped before the pool waits for those that still start.
+    with ThreadPoolExecutor(len(servers)) as pool, ExitStack() as stack:
         for server in servers:
             stack.callback(server.stop)
         list(pool.map(lambda server: server.__enter__(), servers))
