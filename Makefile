@@ -31,7 +31,7 @@ PACKAGES := $(shell find agentspec store integrations workflows evals -name __in
 TEST_WORKERS ?= 2
 
 # Tests that `make test` leaves to `make test-all`, by the markers of pyproject.toml. A marker, not a name, makes the choice.
-REST := server or other_release or agents or frameworks or arctic or prometheus or packaging
+REST := server or other_release or agents or frameworks or arctic or prometheus or packaging or deployment
 QUICK := smoke or not (browser or real_model or $(REST))
 
 # Those that `make test-all` skips: none, unless it is told.
@@ -43,7 +43,7 @@ ifneq ($(CCACHE),)
 export CMAKE_CXX_COMPILER_LAUNCHER := $(CCACHE)
 endif
 
-.PHONY: demo test test-all rare setup arctic agents openhands openhands-if-possible coding-agents frameworks \
+.PHONY: demo test test-all rare setup arctic router deployment agents openhands openhands-if-possible coding-agents frameworks \
 	old-sglang links gpu-replica gpu-archives \
 	format lint types native-test native-sanitizers chromium prometheus fuzz real-models model drafters clean help
 
@@ -176,4 +176,4 @@ drafters: setup
 	$(PY) -m agentspec.evals.research.tiny_sql drafters
 
 clean:
-	rm -rf $(VENV) $(AGENTS) $(OPENHANDS) $(FRAMEWORKS) $(OLD) $(CACHE) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(AGENTS) $(OPENHANDS) $(FRAMEWORKS) $(DEPLOYMENT) $(OLD) $(CACHE) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

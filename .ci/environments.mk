@@ -3,6 +3,7 @@ ARCTIC ?= arctic-inference==0.3.0
 AGENTS := .venv-agents
 OPENHANDS := .venv-openhands
 FRAMEWORKS := .venv-frameworks
+DEPLOYMENT := .venv-deployment
 OLD := .venv-old-sglang
 CACHE := .cache
 
@@ -16,14 +17,16 @@ OLD_PACKAGES := transformers==5.12.1 tokenizers==0.22.2
 READ_SGLANG := $(OLD_SGLANG) 0.5.20
 
 # The markers whose tests .ci/run skips while what they test has not changed, and what each of them needs.
-RARE := agents arctic browser frameworks other_release packaging prometheus
+RARE := agents arctic browser deployment frameworks other_release packaging prometheus router
 NEEDS_agents := $(AGENTS)/.installed openhands-if-possible
 NEEDS_arctic := $(VENV)/.arctic
 NEEDS_browser := chromium $(VENV)/.browser
+NEEDS_deployment := deployment
 NEEDS_frameworks := $(FRAMEWORKS)/.installed
 NEEDS_other_release := old-sglang $(READ_SGLANG:%=$(CACHE)/sglang-%)
 NEEDS_packaging :=
 NEEDS_prometheus := prometheus
+NEEDS_router := router
 
 .SECONDEXPANSION:
 needs-%: $$(NEEDS_$$*) ;
@@ -36,6 +39,26 @@ $(VENV)/.arctic: $(VENV)/.dependencies
 	@$(BIN)/python $(call requirements_of,arctic) > $(VENV)/arctic.txt
 	@$(INSTALL) $(BIN)/python -r $(VENV)/arctic.txt
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(INSTALL) $(BIN)/python --no-build-isolation --no-deps $(ARCTIC)
+	@touch $@
+
+# SGLang's router needs no more than servers do.
+router: $(VENV)/.router
+
+$(VENV)/.router: $(VENV)/.dependencies
+	@echo "installing SGLang's router"
+	@$(BIN)/python $(call requirements_of,router) > $(VENV)/router.txt
+	@$(INSTALL) $(BIN)/python -r $(VENV)/router.txt
+	@touch $@
+
+# What checks the files of integrations/docker and integrations/kubernetes, in an environment of its own: schemas fill
+# 200 MB.
+deployment: $(DEPLOYMENT)/.installed
+
+$(DEPLOYMENT)/.installed: pyproject.toml | $(VENV)/.python
+	@echo "installing checks of deployments into $(DEPLOYMENT)"
+	@$(PYTHON) -m venv --clear --without-pip $(DEPLOYMENT)
+	@$(PYTHON) $(call requirements_of,deployment) > $(DEPLOYMENT)/requirements.txt
+	@$(INSTALL) $(DEPLOYMENT)/bin/python -r $(DEPLOYMENT)/requirements.txt
 	@touch $@
 
 # Coding agents in an environment of their own; workflows/swe runs them from there.

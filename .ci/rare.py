@@ -32,6 +32,7 @@ INPUTS = {
     "browser": (
         "agentspec/analysis/report", "agentspec/ab", "tests/helpers/page_facts.py", "tests/helpers/ab_turns.py",
     ),
+    "deployment": ("integrations/docker", "integrations/kubernetes", "integrations/prometheus", "integrations/grafana"),
     "frameworks": ("docs/agents/frameworks.md", "tests/integrations/frameworks", "tests/helpers/chat_server.py"),
     "other_release": ("integrations/sglang", "integrations/sglang_cpu", "evals/gpu", "tests/helpers/releases.py"),
     "packaging": (
@@ -40,6 +41,7 @@ INPUTS = {
         "integrations/sglang/plugin.py",
     ),
     "prometheus": ("integrations/prometheus", "integrations/grafana", "integrations/sglang/metrics.py"),
+    "router": ("evals/fleet", "store/redis", "store/replication", "integrations/sglang/store_setup.py"),
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from agentspec.evals.page.row import Files, Goal, Row, at_least, mean, short
+from agentspec.evals.page.row import Files, Goal, Row, at_least, at_most, mean, short
 
 Replay = Mapping[str, Any]
 
@@ -221,6 +221,31 @@ def best(replays: Sequence[Replay], system: str, nodes: int, most_drafted: float
     )
 
 
+def fleet_rows(files: Files) -> list[Row]:
+    rows = []
+    for name, content in files.items():
+        if "faults" not in content:
+            found = {row["setting"]: row["by_latency"] for row in content["rows"]}
+            figure = ", ".join(f"{setting} {value}" for setting, value in found.items())
+            goal = at_most("chance with extra_key", found["extra_key"], 0.75)
+            rows.append(
+                Row("what latency tells one tenant of another, 0.5 is nothing", "fleet", figure, "", (goal,), name)
+            )
+            continue
+        stores = ", ".join(dict.fromkeys(row["store"] for row in content["faults"]))
+        changed = sum(row["changed"] for part in ("policies", "sharing", "faults") for row in content[part])
+        ratio = mean(row["ratio"] for row in content["sharing"])
+        goals = (at_most("changed answers", changed, 0), at_least("ratio", ratio, 0.95))
+        text = f"accept length where nothing was learnt, 2 s later; {stores}"
+        rows.append(Row(text, "fleet", f"{ratio:.3g} x that of who learnt", "", goals, name))
+        back = {row["fault"]: row["back_seconds"] for row in content["faults"]}
+        figure = ", ".join(f"{fault} {seconds:.3g} s" for fault, seconds in back.items())
+        rows.append(
+            Row("back after a fault", "fleet", figure, "", (at_most("slowest", max(back.values()), 10, " s"),), name)
+        )
+    return rows
+
+
 def _curve(rows: Sequence[Replay]) -> str:
     return " / ".join(map(_accepted, rows))
 
@@ -230,5 +255,6 @@ READERS: dict[str, Callable[[Files], list[Row]]] = {
     "report": report_rows,
     "simulation": simulation_rows,
     "store": store_rows,
+    "fleet": fleet_rows,
     "curve": curve_rows,
 }

@@ -46,6 +46,7 @@ TITLES = {
     "curve": "Accepted against drafted",
     "engine": "The engine beside its peers",
     "store": "The store",
+    "fleet": "A fleet",
     "report": "The report's figures",
     "simulation": "Simulated serving",
 }

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 # Waits in seconds double from the first to the longest. Jitter keeps replicas from returning all at once.
-_FIRST_WAIT, _LONGEST_WAIT = 0.05, 5.0
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 # This number of consecutive failures opens the breaker. From then on every wait is the longest.
 _FAILURES_TO_OPEN = 8
 
@@ -16,7 +16,7 @@ _FAILURES_TO_OPEN = 8
 class Retry:
     """Counts the consecutive failures of one thread and waits between its attempts, for any kind of store.
 
-    Closed: waits grow. Open: one attempt every 2.5 to 5 seconds, and the health report says so. One success closes the
+    Closed: waits grow. Open: one attempt every 1 to 2 seconds, and the health report says so. One success closes the
     breaker. A wait ends as soon as `stopping` is set, unlike the sleep in redis.retry.Retry.
     """
 

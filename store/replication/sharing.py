@@ -41,13 +41,15 @@ from agentspec.store.replication.coverage import Coverage
 from agentspec.store.replication.deletion import Deleted, delete_namespaces
 from agentspec.store.replication.health import Health
 from agentspec.store.replication.keeper import Keeper
-from agentspec.store.replication.outbox import FinishedOutput, Outbox
+from agentspec.store.replication.outbox import GATHER_SECONDS, FinishedOutput, Outbox
 from agentspec.store.replication.snapshots import load_snapshot
 from agentspec.store.replication.tombstones import SeenIds, Tombstones
 from agentspec.store.replication.writer import Writer
 
 logger = logging.getLogger("agentspec")
 
+# The follower lets entries gather as the outbox does, because a read costs as much, unless it got this many at once.
+_MOST_GATHERED = 64
 # At most this number of outputs wait for the engine to index them.
 _MOST_WAITING = 16
 # Longest time, in seconds, that a thread waits before it checks whether to stop.
@@ -143,6 +145,7 @@ class Sharing:
         while len(self._outbox):
             if time.monotonic() > deadline or not any(thread.is_alive() for thread in self._threads):
                 return False
+            self._outbox.hurry()
             time.sleep(0.005)
         return True
 
@@ -204,6 +207,8 @@ class Sharing:
                     self._pace()
                 if not entries:
                     self._caught_up()
+                elif self.ready.is_set() and len(entries) < _MOST_GATHERED:
+                    self._stopping.wait(GATHER_SECONDS)
             except Exception as error:  # noqa: BLE001 - the thread must go on; _failed() logs it
                 self._failed("following the store", error)
                 if isinstance(error, StoreResetError):

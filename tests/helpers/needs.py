@@ -17,6 +17,7 @@ AGENTS = ROOT / ".venv-agents" / "bin" / "python"
 FRAMEWORKS = ROOT / ".venv-frameworks" / "bin" / "python"
 # Recorded sessions and the databases that they ask. They are not part of the project.
 TRACES = Path(os.environ.get("AGENTSPEC_TRACES", ROOT.parent / "shared" / "data"))
+DEPLOYMENT = ROOT / ".venv-deployment" / "bin"
 OLD_SGLANG = ROOT / ".venv-old-sglang" / "bin" / "python"
 
 
@@ -42,6 +43,8 @@ _NEEDS: dict[str, tuple[Callable[[], bool], str, str]] = {
     "sglang": (_installed("sglang"), "SGLang", "`make setup`"),
     "redis": (lambda: redis_server.executable() is not None, "a redis-server", "`make setup`"),
     "arctic": (_installed("arctic_inference"), "ArcticInference", "`make arctic`"),
+    "deployment": ((DEPLOYMENT / "hadolint").exists, "checks of deployments in .venv-deployment", "`make deployment`"),
+    "router": (_installed("sglang_router"), "SGLang's router", "`make router`"),
     "frameworks": (FRAMEWORKS.exists, "agent frameworks in .venv-frameworks", "`make frameworks`"),
     "agents": (AGENTS.exists, "coding agents in .venv-agents", "`make agents`"),
     "other_release": (OLD_SGLANG.exists, "another release of SGLang in .venv-old-sglang", "`make old-sglang`"),

@@ -1,0 +1,1 @@
+"""Replicas behind SGLang's router that share one store."""
