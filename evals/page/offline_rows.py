@@ -228,21 +228,19 @@ def fleet_rows(files: Files) -> list[Row]:
             found = {row["setting"]: row["by_latency"] for row in content["rows"]}
             figure = ", ".join(f"{setting} {value}" for setting, value in found.items())
             goal = at_most("chance with extra_key", found["extra_key"], 0.75)
-            rows.append(
-                Row("what latency tells one tenant of another, 0.5 is nothing", "fleet", figure, "", (goal,), name)
-            )
+            what = "what latency tells one tenant of another, 0.5 is nothing"
+            rows.append(Row(name, what, "fleet", figure, goals=(goal,)))
             continue
         stores = ", ".join(dict.fromkeys(row["store"] for row in content["faults"]))
         changed = sum(row["changed"] for part in ("policies", "sharing", "faults") for row in content[part])
         ratio = mean(row["ratio"] for row in content["sharing"])
         goals = (at_most("changed answers", changed, 0), at_least("ratio", ratio, 0.95))
         text = f"accept length where nothing was learnt, 2 s later; {stores}"
-        rows.append(Row(text, "fleet", f"{ratio:.3g} x that of who learnt", "", goals, name))
+        rows.append(Row(name, text, "fleet", f"{ratio:.3g} x that of who learnt", goals=goals))
         back = {row["fault"]: row["back_seconds"] for row in content["faults"]}
         figure = ", ".join(f"{fault} {seconds:.3g} s" for fault, seconds in back.items())
-        rows.append(
-            Row("back after a fault", "fleet", figure, "", (at_most("slowest", max(back.values()), 10, " s"),), name)
-        )
+        slowest = at_most("slowest", max(back.values()), 10, " s")
+        rows.append(Row(name, "back after a fault", "fleet", figure, goals=(slowest,)))
     return rows
 
 
