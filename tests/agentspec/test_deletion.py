@@ -214,3 +214,11 @@ def test_nothing_deleted_comes_back_from_a_conversation(how: str) -> None:
     engine.open("turn 3", np.concatenate([history, answer[:4]]), "a")
     assert 0 not in owners(engine.draft(["turn 3"]).tokens[1:].tolist())
     engine.check_integrity()
+
+
+def test_a_namespace_can_be_filled_again_after_deletion() -> None:
+    engine = Engine()
+    keep(engine, ids(1, 2, 3), "a")
+    engine.delete_namespace("a")
+    keep(engine, ids(1, 2, 4), "a")
+    assert drafted(engine, ids(9, 1, 2), "a") == [4]

@@ -366,3 +366,22 @@ def test_importing_loads_no_heavy_module() -> None:
     code = "import sys, agentspec; print(*{m.partition('.')[0] for m in sys.modules} & {'torch', 'redis', 'sglang'})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_another_namespace_changes_not_a_byte() -> None:
+    rng = np.random.default_rng(1)
+    texts = [random_output(rng, 40, 4) for _ in range(12)]
+    alone, shared = Engine(), Engine()
+    for i, text in enumerate(texts):
+        for engine in (alone, shared):
+            engine.open(f"{i}", text[:20], "tenant-a")
+        shared.open("other", text[:20], "tenant-b")
+        shared.extend("other", text[10:])
+        shared.close("other")
+        names = [f"{j}" for j in range(i + 1) if alone.is_open(f"{j}")]
+        assert as_bytes(alone.draft(names)) == as_bytes(shared.draft(names))
+        for engine in (alone, shared):
+            engine.extend(f"{i}", text[20:])
+            if i % 2:
+                engine.close(f"{i}")
+    assert shared.stats().namespaces == 2

@@ -391,3 +391,16 @@ def test_many_namespaces_are_followed(case: StoreCase) -> None:
     assert data(drain(reader)) == [b"2"] * len(names[::7])
     assert len(drain(case.reader(store))) == len(names) + len(names[::7])
     assert len(list(store.namespaces())) == len(names)
+
+
+def test_a_store_that_lost_its_contents_says_so_once(case: StoreCase) -> None:
+    store = case.open()
+    reader = case.reader(store)
+    store.append([(A, b"1"), (B, b"2")])
+    drain(reader)
+    case.wipe()
+    with pytest.raises(StoreResetError):
+        reader.read(0)
+    assert drain(reader) == []
+    store.append([(A, b"3"), (B, b"4")])
+    assert sorted(data(drain(reader))) == [b"3", b"4"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from byte_tokenizer import byte_tokenizer
-from engine_texts import ids, keep, random_output
+from engine_texts import as_bytes, ids, keep, random_output
 from plain_estimates import by_counts
 
 from agentspec import ConfigError, DraftRow, Engine, EngineConfig, SegmentError, Source, TokenError
@@ -331,3 +331,16 @@ def test_a_failed_build_leaves_the_old_corpus(tmp_path: Path) -> None:
         corpus(path, (1, -7))
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+def test_only_the_named_namespaces_draft_from_a_corpus(tmp_path: Path) -> None:
+    made, without = engine(), engine()
+    made.attach_corpus(corpus(tmp_path / "a", (1, 2, 3, 4)), ["one", "other"])
+    for namespace in ("one", "other"):
+        assert draft(made, 1, 2, namespace=namespace).tokens.tolist() == [2, 3, 4]
+    for namespace in ("", "on", "one "):
+        made.open("x", ids(1, 2), namespace)
+        without.open("x", ids(1, 2), namespace)
+        assert as_bytes(made.draft(["x"])) == as_bytes(without.draft(["x"]))
+        made.close("x", keep=False)
+        without.close("x", keep=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from store_case import SCOPE, A, B, C, data, drain
+from tcp_proxy import Proxy
 
 from agentspec.errors import StoreError, StoreResetError, StoreUnavailableError
 from agentspec.evals.micro.store.redis_server import RedisServer
@@ -294,3 +295,33 @@ def test_closing_wakes_no_one_and_leaves_no_connection(own: RedisServer) -> None
     deadline = time.monotonic() + 20
     while len(own.command("CLIENT", "LIST").splitlines()) > 1:
         assert time.monotonic() < deadline
+
+
+def test_an_answer_that_is_lost_costs_at_most_a_repetition(redis_server: RedisServer) -> None:
+    with Proxy(redis_server.port) as proxy:
+        store = open_store(f"redis://127.0.0.1:{proxy.port}", SCOPE)
+        reader = store.reader()
+        appended = []
+        for number in range(20):
+            proxy.lose_answers = number % 3
+            for _ in range(4):
+                try:
+                    store.append([(A, b"%d" % number), (B, b"%d" % number)])
+                    break
+                except StoreUnavailableError:
+                    continue
+            proxy.lose_answers = 0
+            appended.append(b"%d" % number)
+        found = []
+        proxy.lose_answers = 1
+        with pytest.raises(StoreUnavailableError):
+            while True:
+                found += reader.read(0, max_bytes=20)
+        found += drain(reader)
+        for namespace in (A, B):
+            numbers = data(found, namespace)
+            assert list(dict.fromkeys(numbers)) == appended
+            assert len(numbers) == sum(1 + number % 3 for number in range(20))
+        assert data(found, A) == data(store.scan(A))
+        reader.close()
+        store.close()
