@@ -86,15 +86,14 @@ def sharing_row(fleet: Fleet, repeat: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Fault:
-    """Args:
-    lose: Breaks something.
-    bring_back: Mends it; None if others take over.
-    loses_calls: Whether clients reach nothing meanwhile, so that calls are lost whatever replicas do.
-    """
+    """Something that breaks while clients ask a fleet."""
 
     lose: Callable[[], object]
+    """Breaks it."""
     bring_back: Callable[[], object] | None
+    """Mends it; None if others take over."""
     loses_calls: bool = False
+    """Whether clients reach nothing meanwhile, so that calls are lost whatever replicas do."""
 
 
 def faults_of(fleet: Fleet, kind: str, router: Router) -> dict[str, Fault]:

@@ -10,10 +10,6 @@ _SHOWN = 4
 """Rows of what was not read; the JSON facts have all."""
 
 
-REPLAY = "agentspec eval --emulate h200-8b --log FILE"
-"""The command that measures what the report estimates."""
-
-
 def summary(facts: dict[str, Any]) -> str:
     """The verdict, then the figures that it is based on, then the limits of the report."""
     return "\n".join(_lines(facts))
@@ -48,7 +44,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
     for row in facts["speedup"]:
         yield f"speed-up    {row['low']:.2f} to {row['high']:.2f} at concurrency {row['concurrency']} ({row['profile']})"
     if facts["speedup"]:
-        yield f"            beside EAGLE-3 and NGRAM: {REPLAY} replays the log on an emulated GPU"
+        yield "            `agentspec eval --emulate h200-8b --log FILE` replays the log beside EAGLE-3 and NGRAM"
     memory = facts["memory"]
     yield f"memory      {memory['bytes_per_token']:.1f} bytes per token, {memory['index_bytes'] / 1e6:.1f} MB for this log"
     shown = [entry for entry in facts["sets"] if entry["by"] != "all"]

@@ -28,8 +28,8 @@ _LEAST_TERM = 0.1
 """The deviation is at least the coefficient with which the term would be this share of the seconds, so that a
 coefficient of 0 can rise."""
 _SMALL = 0.1
-"""A size counts there as this share of the largest one so far, if it is smaller: small sizes tell little of a coefficient
-that large ones have shown."""
+"""For that deviation, a size counts as at least this share of the largest one so far: small sizes tell little of a
+coefficient that large ones have shown."""
 _DRIFT = 0.01
 """Standard deviation of a coefficient's change in a step, as a share of its doubt."""
 _LEAST_NOISE, _FIRST_NOISE, _MOST_NOISE = 0.02, 0.1, 0.3

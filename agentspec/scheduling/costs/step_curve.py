@@ -62,17 +62,10 @@ class StepCurve:
     def at(self, batched: NDArray[np.float64], context: float, linear: StepCost) -> NDArray[np.float64]:
         """Predicted seconds of steps of these numbers of tokens, float64[n]. Where the curve knows nothing it follows
         the linear cost, whose alpha counts everywhere."""
-        if self._known is None:
+        tokens, seconds = self._near(context, linear.alpha)
+        if not len(tokens):
             found: NDArray[np.float64] = linear.gamma * batched + (linear.alpha * context + linear.delta)
             return found
-        tokens, seconds, contexts = self._known
-        moved = seconds + linear.alpha * (context - contexts)
-        near = moved >= _FROM_CONTEXT * seconds
-        if not near.all():
-            if not near.any():
-                return linear.gamma * batched + (linear.alpha * context + linear.delta)
-            tokens, moved = tokens[near], moved[near]
-        seconds = moved
         # More tokens never take less time. So a point that a slow step has lifted sinks to those after it.
         seconds = np.minimum.accumulate(seconds[::-1])[::-1]
         # Beyond the last point each token costs as between the last two, or what the linear cost says if that is more. A
@@ -87,6 +80,15 @@ class StepCurve:
         outside = linear.gamma * np.minimum(batched - tokens[0], 0.0) + slope * np.maximum(batched - tokens[-1], 0.0)
         inside: NDArray[np.float64] = np.interp(batched, tokens, seconds) + outside
         return np.maximum(inside, max(0.1 * float(seconds[0]), 0.0), out=inside)
+
+    def _near(self, context: float, alpha: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Tokens of the known points that are near enough to this context, and their seconds there."""
+        if self._known is None:
+            return np.zeros(0), np.zeros(0)
+        tokens, seconds, contexts = self._known
+        moved = seconds + alpha * (context - contexts)
+        near = moved >= _FROM_CONTEXT * seconds
+        return (tokens, moved) if near.all() else (tokens[near], moved[near])
 
     def observe(self, batched: float, context: float, seconds: float, linear: StepCost) -> None:
         """Learns from a step of `batched` tokens that took `seconds`."""
