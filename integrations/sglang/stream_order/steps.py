@@ -175,6 +175,7 @@ class StreamOrder:
         self.speedup = Speedup()
         self._latest: list[AheadStep] = []
         self._plan: NextStep | None = None
+        self._chosen: NextStep | None = None
         # Upper bounds on the tokens in the KV cache, over all rows of the latest step and in one row.
         self._context = 0
         self.lengths: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -189,8 +190,10 @@ class StreamOrder:
             if not step.is_done:
                 continue
             plan = step.next
-            # The last step of a request drafts nothing. That says nothing of the requests that come after it.
-            if REASONS[plan.reason] != "nothing-drafted" or step.requests == requests:
+            if REASONS[plan.reason] != "nothing-drafted":
+                self._plan = self._chosen = plan
+            elif step.requests == requests:
+                # The last step of a request drafts nothing. That says nothing of the requests that come after it.
                 self._plan = plan
             break
         return self._plan
@@ -306,9 +309,11 @@ class StreamOrder:
         return step
 
     def describe(self) -> dict[str, object]:
-        """The latest plan with the numbers that made it: expected tokens and milliseconds of a step with suffix drafts
-        alone, and of one with the draft model's passes; and how much faster than plain decoding the latest steps were."""
-        plan = self.plan([])
+        """The latest plan that had drafts to choose from, with the numbers that made it: expected tokens and milliseconds
+        of a step with suffix drafts alone, and of one with the draft model's passes; and how much faster than plain
+        decoding the latest steps were."""
+        latest = self.plan([])
+        plan = self._chosen or latest
         shown = {} if plan is None else {
             "passes": plan.passes,
             "width": plan.width,

@@ -224,7 +224,7 @@ def test_no_more_tokens_are_in_the_cache_than_the_bound_says(seed: int, device: 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_plan_is_the_latest_step_s_that_the_device_has_done(seed: int, device: Device) -> None:
     scheduler = Scheduler(np.random.default_rng(seed), device)
-    order, last = scheduler.order, None
+    order, last, shown = scheduler.order, None, {}
     assert order.plan([]) is None and order.describe()["plan"] == {}
     for _ in range(60):
         scheduler.change()
@@ -236,6 +236,11 @@ def test_a_plan_is_the_latest_step_s_that_the_device_has_done(seed: int, device:
         if done and (done[-1].requests == scheduler.batch or REASONS[done[-1].next.reason] != "nothing-drafted"):
             last = done[-1].next
         assert planned == last
+        described = order.describe()["plan"]
+        if last is not None and REASONS[last.reason] != "nothing-drafted":
+            shown = described
+            assert shown["width"] == last.width and shown["ms"] > 0.0
+        assert described == shown or shown == {}, "steps that drafted nothing do not hide the last choice"
         step = scheduler.step(order.bound(list(scheduler.batch)))
         assert step.native.error == ""
         assert step.width == (1 if planned is None else planned.width)
