@@ -20,7 +20,7 @@ from agentspec.environment import processor
 from agentspec.integrations.sglang import arguments
 from agentspec.integrations.sglang.drafting.breaker import Breaker
 from agentspec.integrations.sglang.metrics import ControlMetrics, Counters
-from agentspec.integrations.sglang.sglang_types import ServerArgs
+from agentspec.integrations.sglang.sglang_types import ScheduleBatch, ServerArgs
 from agentspec.integrations.sglang.widths.device_peaks import measured_peaks
 from agentspec.integrations.sglang.widths.step_rest import StepRest
 from agentspec.integrations.sglang.widths.tiers import padded_width
@@ -232,16 +232,20 @@ class WidthControl:
 
     @property
     def rest(self) -> float:
-        """Seconds of a step besides its verification and the draft model."""
+        """Seconds of a step besides its verification and the draft model, see StepRest."""
         return self._rest.seconds
 
-    def step_begins(self) -> None:
-        """Call it at the beginning of a decode step, before plan()."""
-        self._rest.begin(time.perf_counter())
+    def step_begins(self, requests: Sequence[object]) -> None:
+        """Call it at the beginning of a decode step of these requests, before plan()."""
+        self._rest.begin(time.perf_counter(), requests)
 
-    def interrupted(self) -> None:
-        """Call it when the scheduler runs something other than a decode step."""
-        self._rest.interrupted()
+    def interrupted(self, batch: ScheduleBatch) -> None:
+        """Call it when the scheduler runs this batch, which is not a decode step."""
+        if batch.forward_mode.is_extend():
+            gamma = self.controller.costs.cost.gamma
+            self._rest.prompts(len(batch.reqs), sum(batch.extend_lens), gamma)
+        else:
+            self._rest.interrupted()
 
     def most_width(self, rows: int) -> int:
         """The most tokens of a row that the next step of `rows` rows may verify. More need not be drafted.

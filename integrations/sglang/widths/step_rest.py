@@ -1,57 +1,110 @@
 """Measures the time of a decode step besides its verification: results, scheduling, drafting on the CPU.
 
-    begin n ── draft ── verify ── results, scheduling ── begin n + 1
-    └───────────────────────── interval ────────────────┘
+    begin n ── draft ── verify ── results, scheduling ── (prompts) ── begin n + 1
+    └─────────────────────────────── interval ─────────────────────────────────┘
 
-A step pays this time once, however many tokens it verifies, so a controller has to know it. An interval in which
-something else ran, such as a prefill, does not count.
+A step pays this time once, however many tokens it verifies, so a controller has to know it.
+
+Prompts that are read between two steps count in part. A prompt that is read alone costs the same, however many steps there
+are. But where several requests end in one step, and their successors' prompts are read together, fewer steps mean fewer of
+these readings. If their tokens are few, such a reading takes hardly longer than one without any, so it is part of the step.
+If arrivals are a Poisson process, this share of readings is exactly the number by which one more step raises them: with n
+arrivals in s steps, s * (1 - exp(-n / s)) steps have a reading, and its derivative by s is the chance of two or more arrivals.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
 from typing import Protocol
 
 _REMEMBERED = 31
 _LEAST_KNOWN = 4
 # The most steps whose verification a GPU may not have finished.
 _MAX_OPEN = 8
+# A reading of prompts counts as at most this many verifications: kernels may be compiled in it.
+_MOST_READING = 2.0
 
 
 class TimedStep(Protocol):
+    num_tokens: int
+    """Verified tokens."""
     seconds: float
     """Time of the verification; 0 until it is known."""
     drafter_seconds: float
     """Time of the draft model; 0 if the step did not run it."""
 
 
+@dataclass(slots=True)
+class _Prompts:
+    """What was read between two steps."""
+
+    most_together: int = 0
+    """The most requests whose prompts were read together."""
+    num_tokens: int = 0
+    seconds: float = 0.0
+    """What the tokens cost, besides what any forward costs."""
+
+
 class StepRest:
-    """The median over the latest steps, in seconds."""
+    """Of the latest steps: the median over those without prompts behind them, and the mean over all of what prompts that
+    are read together add."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         """0 until enough steps are known."""
         self._began: float | None = None
+        self._requests: Sequence[object] = ()
         self._step: TimedStep | None = None
-        self._open: deque[tuple[float, TimedStep]] = deque(maxlen=_MAX_OPEN)
+        self._prompts: _Prompts | None = None
+        self._open: deque[tuple[float, TimedStep, _Prompts | None]] = deque(maxlen=_MAX_OPEN)
         self._known: deque[float] = deque(maxlen=_REMEMBERED)
+        self._readings: deque[float] = deque(maxlen=_REMEMBERED)
 
-    def begin(self, now: float) -> None:
-        """Called when a decode step begins. `now`: the time in seconds, by any clock."""
-        if self._began is not None and self._step is not None:
-            self._open.append((now - self._began, self._step))
-        self._began, self._step = now, None
+    def begin(self, now: float, requests: Sequence[object]) -> None:
+        """Called when a decode step of these requests begins. `now`: the time in seconds, by any clock."""
+        if self._began is not None and self._step is not None and self._goes_on(requests):
+            self._open.append((now - self._began, self._step, self._prompts))
+        self._began, self._requests, self._step, self._prompts = now, requests, None, None
         while self._open and self._open[0][1].seconds > 0:
-            interval, step = self._open.popleft()
-            self._known.append(max(interval - step.seconds - step.drafter_seconds, 0.0))
-            if len(self._known) >= _LEAST_KNOWN:
-                self.seconds = median(self._known)
+            self._learn(*self._open.popleft())
 
     def planned(self, step: TimedStep) -> None:
         """Called with the plan of the step that has begun."""
         self._step = step
 
+    def prompts(self, requests: int, num_tokens: int, token_seconds: float) -> None:
+        """Called when prompts are read before the next decode step.
+
+        Args:
+            requests: How many requests have tokens in this reading.
+            num_tokens: How many tokens it reads.
+            token_seconds: What one more of them costs.
+        """
+        if self._prompts is None:
+            self._prompts = _Prompts()
+        self._prompts.most_together = max(self._prompts.most_together, requests)
+        self._prompts.num_tokens += num_tokens
+        self._prompts.seconds += num_tokens * token_seconds
+
     def interrupted(self) -> None:
-        """Called when something else runs before the next decode step."""
+        """Called when something other than prompts runs before the next decode step."""
         self._began = self._step = None
+
+    def _goes_on(self, requests: Sequence[object]) -> bool:
+        """Whether the scheduler had work all the time since the last step: one of its requests is still there."""
+        return self._prompts is None or not {id(one) for one in self._requests}.isdisjoint(id(one) for one in requests)
+
+    def _learn(self, interval: float, step: TimedStep, prompts: _Prompts | None) -> None:
+        rest = max(interval - step.seconds - step.drafter_seconds, 0.0)
+        if prompts is None:
+            self._known.append(rest)
+        base = median(self._known) if len(self._known) >= _LEAST_KNOWN else 0.0
+        reading = 0.0
+        if prompts is not None and prompts.most_together > 1 and prompts.num_tokens <= step.num_tokens:
+            reading = min(max(rest - base - prompts.seconds, 0.0), _MOST_READING * step.seconds)
+        self._readings.append(reading)
+        if len(self._readings) >= _LEAST_KNOWN:
+            self.seconds = base + fmean(self._readings)

@@ -354,7 +354,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         if batch.forward_mode.is_decode() and batch.reqs:
             self._step = None
             return self._decode(batch, on_publish, kwargs)
-        self.suffix.control.interrupted()
+        self.suffix.control.interrupted(batch)
         requests = list(batch.reqs) if batch.forward_mode.is_extend() else []
         ends = [n + prefix for n, prefix in zip(batch.extend_lens, batch.prefix_lens, strict=True)] if requests else []
         num_read = sum(batch.extend_lens) if requests else 0
@@ -442,7 +442,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         order, worker = self._order, self._draft_worker
         if order is None:
             return None
-        self.suffix.control.step_begins()
+        self.suffix.control.step_begins(requests)
         try:
             rows, padding = self.suffix.begin(requests)
             self._context = order.bound(requests)
@@ -544,7 +544,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
 
     def _ordered(self, batch: ScheduleBatch) -> _Order:
         """Decides on the first rank whether the passes run. Without passes, the order also holds the trees to verify."""
-        self.suffix.control.step_begins()
+        self.suffix.control.step_begins(list(batch.reqs))
         step: _Step = self._begun(batch)
         follows: bool = self._follows()
         if not follows:

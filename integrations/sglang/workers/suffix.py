@@ -175,7 +175,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
     def forward_batch_generation(self, batch: ScheduleBatch, *args: object, **kwargs: object) -> BatchResult:
         if batch.forward_mode.is_decode():
             return self._decode(batch, args, kwargs)
-        self.suffix.control.interrupted()
+        self.suffix.control.interrupted(batch)
         is_prompts = bool(batch.forward_mode.is_extend())
         requests = list(batch.reqs)
         ends = (
@@ -260,7 +260,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         """
         step = None
         if (order := self._order) is not None:
-            self.suffix.control.step_begins()
+            self.suffix.control.step_begins(requests)
             try:
                 rows, padding = self.suffix.begin(requests)
                 context = order.bound(requests)
@@ -290,8 +290,9 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         """
         order = None
         if self.suffix.drafts_here:
-            self.suffix.control.step_begins()
-            step, suffix, width = self._drafted(list(batch.reqs))
+            requests = list(batch.reqs)
+            self.suffix.control.step_begins(requests)
+            step, suffix, width = self._drafted(requests)
             self._step, ends = step, suffix.ends
             if self._tp_group is not None:
                 order = _Order(self._staging.built(), width, step.num_drafted, ends)

@@ -13,13 +13,17 @@ from agentspec.integrations.sglang.widths.step_rest import StepRest
 class Step:
     seconds: float = 0.0
     drafter_seconds: float = 0.0
+    num_tokens: int = 256
+
+
+REQUESTS = [object(), object()]
 
 
 def run(rest: StepRest, steps: int, *, verify: float, other: float, drafter: float = 0.0, began: float = 0.0) -> float:
     """Runs steps one after another; returns the time at which the next one would begin."""
     now = began
     for _ in range(steps):
-        rest.begin(now)
+        rest.begin(now, REQUESTS)
         rest.planned(Step(verify, drafter))
         now += verify + drafter + other
     return now
@@ -29,7 +33,7 @@ def test_nothing_is_known_of_few_steps() -> None:
     rest = StepRest()
     run(rest, 4, verify=0.01, other=0.004)
     assert rest.seconds == 0.0, "four begun are three done"
-    rest.begin(4 * 0.014)
+    rest.begin(4 * 0.014, REQUESTS)
     assert rest.seconds == pytest.approx(0.004)
 
 
@@ -49,6 +53,54 @@ def test_what_runs_between_steps_does_not_count() -> None:
     assert rest.seconds == pytest.approx(0.004)
 
 
+@pytest.mark.parametrize(
+    ("requests", "tokens", "share", "wanted"),
+    [
+        (1, 20, 1.0, 0.0),
+        (2, 20, 1.0, 0.006),
+        (5, 200, 1.0, 0.006),
+        (5, 200, 0.5, 0.003),
+        (2, 257, 1.0, 0.0),
+    ],
+)
+def test_prompts_that_are_read_together_are_part_of_a_step(
+    requests: int, tokens: int, share: float, wanted: float
+) -> None:
+    """A reading takes 6 ms and 10 us for each token. It counts if more requests share it, and if it is mostly fixed."""
+    rest = StepRest()
+    now = run(rest, 20, verify=0.01, other=0.004)
+    for number in range(64):
+        rest.begin(now, REQUESTS)
+        rest.planned(Step(0.01))
+        now += 0.014
+        if number * share % 1.0 == 0.0:
+            rest.prompts(requests, tokens, 1e-5)
+            now += 0.006 + tokens * 1e-5
+    assert rest.seconds == pytest.approx(0.004 + wanted, abs=3e-4)
+
+
+def test_the_time_without_requests_does_not_count() -> None:
+    """All requests have ended, and two others come ten seconds later."""
+    rest = StepRest()
+    now = run(rest, 20, verify=0.01, other=0.004)
+    for _ in range(20):
+        rest.prompts(2, 10, 1e-5)
+        rest.begin(now + 10.0, others := [object(), object()])
+        rest.planned(Step(0.01))
+        rest.begin(now + 10.014, others)
+        rest.planned(Step(0.01))
+        now += 10.028
+    assert rest.seconds == pytest.approx(0.004)
+
+
+def test_a_reading_that_compiles_kernels_counts_as_two_verifications() -> None:
+    rest = StepRest()
+    now = run(rest, 30, verify=0.01, other=0.004)
+    rest.prompts(2, 10, 0.0)
+    run(rest, 1, verify=0.01, other=0.004, began=now + 60.0)
+    assert rest.seconds == pytest.approx(0.004 + 0.02 / 30)
+
+
 def test_a_lasting_change_is_followed_and_an_outlier_is_not() -> None:
     rest = StepRest()
     now = run(rest, 20, verify=0.01, other=0.004)
@@ -62,14 +114,14 @@ def test_verifications_may_be_known_late_or_never() -> None:
     rest = StepRest()
     late = [Step() for _ in range(8)]
     for number, step in enumerate(late):
-        rest.begin(number * 0.014)
+        rest.begin(number * 0.014, REQUESTS)
         rest.planned(step)
     assert rest.seconds == 0.0
     for step in late:
         step.seconds = 0.01
-    rest.begin(8 * 0.014)
+    rest.begin(8 * 0.014, REQUESTS)
     assert rest.seconds == pytest.approx(0.004)
     for number in range(9, 40):
-        rest.begin(number * 0.014)
+        rest.begin(number * 0.014, REQUESTS)
         rest.planned(Step())
     assert rest.seconds == pytest.approx(0.004)
