@@ -15,6 +15,9 @@ from agentspec.store.base import Scope, Store
 DEFAULT_URL = "sqlite://"
 """A file in the user's data directory."""
 
+NOTHING_URL = "memory://"
+"""What a server is given in place of a store if it should keep nothing."""
+
 DEFAULT_TIMEOUT = 5.0
 """Seconds that a call may wait for an answer of the store. A connection must be made within 2 seconds, or within this
 time if it is shorter."""
