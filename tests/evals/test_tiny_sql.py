@@ -27,9 +27,9 @@ def test_size_limits() -> None:
 
 
 def test_prompts_are_rendered_as_its_template_says() -> None:
-    from transformers import AutoTokenizer
+    from transformers import PreTrainedTokenizerFast
 
-    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(FOLDER)
     messages: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "naïve \u2192"}]
     assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == render(messages)
 
