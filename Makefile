@@ -45,7 +45,7 @@ endif
 
 .PHONY: demo test test-all rare setup arctic router deployment agents openhands openhands-if-possible coding-agents frameworks \
 	old-sglang links gpu-replica gpu-archives \
-	format lint types native-test native-sanitizers chromium prometheus fuzz real-models model drafters clean help
+	format lint types native-test native-sanitizers chromium prometheus fuzz real-models clean help
 
 help:
 	@sed -n '1,/^PYTHON/p' Makefile | grep '^#'
@@ -166,14 +166,6 @@ $(GPU_REPLICA)/.installed: evals/gpu/replica/requirements.txt $(VENV)/.python
 gpu-archives: setup $(GPU_REPLICA)/.installed
 	$(PY) -m agentspec.evals.gpu --prepare --traces "$(TRACES)" --configs "$(CONFIGS)" --replica $(GPU_REPLICA)/bin/python
 	$(PY) -m agentspec.evals.gpu --check --replica $(GPU_REPLICA)/bin/python
-
-model: setup
-	$(PY) -m agentspec.evals.research.tiny_sql model
-	@$(MAKE) --no-print-directory drafters
-
-# What can draft for the model that is there.
-drafters: setup
-	$(PY) -m agentspec.evals.research.tiny_sql drafters
 
 clean:
 	rm -rf $(VENV) $(AGENTS) $(OPENHANDS) $(FRAMEWORKS) $(DEPLOYMENT) $(OLD) $(CACHE) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

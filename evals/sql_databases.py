@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from agentspec.workflows.text_to_sql import DATABASES, Database, create_all, draw_questions
+from agentspec.workflows.text_to_sql import DATABASES, Database, Message, create_all, draw_questions
 from agentspec.workflows.text_to_sql.agents.prompts import link_messages
 
 
@@ -25,10 +25,14 @@ def temporary_databases() -> Iterator[dict[Database, Path]]:
         yield databases_in(folder)
 
 
+def render(messages: Sequence[Message]) -> str:
+    """The prompt text of a request, as the small model's chat template renders it."""
+    turns = "".join(f"<|{message['role']}|>{message['content']}<|end|>" for message in messages)
+    return f"<|begin|>{turns}<|assistant|>"
+
+
 def link_prompts(number: int, seed: int) -> list[str]:
     """What the schema linker is asked for `number` held-out questions, rendered with the small model's chat template."""
-    from agentspec.evals.research.tiny_sql.tokenizer import render
-
     by_name = {database.name: database for database in DATABASES}
     with temporary_databases() as databases:
         questions = islice(draw_questions(databases, split="heldout", seed=seed), number)

@@ -1,7 +1,6 @@
 """What is remembered across requests, restarts and replicas."""
 
 from agentspec.store.base import CONTROL, Entry, NamespaceInfo, Reader, Scope, Store, StoreInfo
-from agentspec.store.memory import MemoryStore
 from agentspec.store.redis.acl import acl_rules
 from agentspec.store.urls import DEFAULT_URL, delete_scope, list_scopes, open_store, redact
 
@@ -9,7 +8,6 @@ __all__ = [
     "CONTROL",
     "DEFAULT_URL",
     "Entry",
-    "MemoryStore",
     "NamespaceInfo",
     "Reader",
     "Scope",

@@ -67,7 +67,7 @@ class StoreInfo:
     """What a store is and how much it holds; of all scopes together where it cannot tell them apart."""
 
     kind: str
-    """"memory", "sqlite" or "redis"."""
+    """"sqlite" or "redis"."""
     server: str
     """Product and version behind it."""
     used_bytes: int

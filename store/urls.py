@@ -11,10 +11,12 @@ from urllib.parse import unquote
 
 from agentspec.errors import ConfigError
 from agentspec.store.base import Scope, Store
-from agentspec.store.memory import MemoryPlace
 
 DEFAULT_URL = "sqlite://"
 """A file in the user's data directory."""
+
+NOTHING_URL = "memory://"
+"""What a server is given in place of a store if it should keep nothing."""
 
 DEFAULT_TIMEOUT = 5.0
 """Seconds that a call may wait for an answer of the store. A connection must be made within 2 seconds, or within this
@@ -42,7 +44,6 @@ def open_store(
 ) -> Store:
     """Opens a store for a scope. Tries the store out, so that faults show now rather than later.
 
-        memory://                  in this process; memory://NAME is shared by all stores of the process with that name
         sqlite://                  a file; store.sqlite3 in $XDG_DATA_HOME/agentspec or ~/.local/share/agentspec
         sqlite:///PATH             a relative path; sqlite:////PATH an absolute one
         redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]
@@ -92,7 +93,7 @@ def place(url: str, *, password: str | None = None, timeout: float = DEFAULT_TIM
 def redact(url: str) -> str:
     """A URL as it may be shown: without passwords, whatever is wrong with it."""
     scheme, separator, rest = url.partition("://")
-    if scheme in ("memory", "sqlite"):
+    if scheme == "sqlite":
         return url
     if not separator:
         scheme, rest = "", url
@@ -107,10 +108,6 @@ def default_path() -> Path:
     home = os.environ.get("XDG_DATA_HOME", "")
     folder = Path(home) if os.path.isabs(home) else Path.home() / ".local" / "share"
     return folder / "agentspec" / "store.sqlite3"
-
-
-def _memory(scheme: str, rest: str, password: str | None, timeout: float) -> Place:
-    return MemoryPlace(rest)
 
 
 def _sqlite(scheme: str, rest: str, password: str | None, timeout: float) -> Place:
@@ -142,7 +139,6 @@ _REDIS_SCHEMES = tuple(
     for tls in ("", "s")
 )
 _PLACES: dict[str, Callable[[str, str, str | None, float], Place]] = {
-    "memory": _memory,
     "sqlite": _sqlite,
     "unix": _redis,
     **dict.fromkeys(_REDIS_SCHEMES, _redis),

@@ -25,11 +25,10 @@ from agentspec.evals.gpu.records import Record
 from agentspec.evals.gpu.run import Run
 from agentspec.evals.gpu.servers import CPU_BACKEND, START_SECONDS, device_arguments
 from agentspec.evals.parity.servers import CHANGING, UNITED
-from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
-from agentspec.evals.research.tiny_sql.tokenizer import render
-from agentspec.evals.sql_databases import link_prompts
+from agentspec.evals.sql_databases import link_prompts, render
 from agentspec.evals.systems import SYSTEMS, System
 from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.evals.workloads.open_chat import draw_open_prompts
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import say
 

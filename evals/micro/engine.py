@@ -19,15 +19,12 @@ from agentspec.evals.micro.engine_cases import (
     ACCEPTED,
     BATCHES,
     MAX_DRAFT_TOKENS,
-    PROMPT_LENGTHS,
     STEPS,
     GlobalIndexes,
     Row,
     draft_rows,
-    growth_rows,
     insert_rows,
     memory_rows,
-    prompt_rows,
 )
 from agentspec.evals.micro.engine_sides import PEERS, Ours, engine
 from agentspec.evals.micro.texts import Texts, gather_texts
@@ -63,7 +60,6 @@ def run(args: argparse.Namespace) -> int:
         output_tokens=max(sizes.values()),
         num_requests=max(BATCHES),
         request_tokens=1 + STEPS * ACCEPTED,
-        prompt_tokens=max(PROMPT_LENGTHS.values()),
     )
     rows: list[dict[str, Any]] = []
     for row in measure(texts, sizes, args.peer or list(PEERS)):
@@ -102,16 +98,10 @@ def measure(texts: Texts, sizes: dict[str, int], peers: Sequence[str]) -> Iterat
         ConfigError: A peer is not installed.
     """
     others = {name: make(MAX_DRAFT_TOKENS) for peer in peers for name, make in PEERS[peer].items()}
-    yield from prompt_rows(texts, others)
     indexes = GlobalIndexes({"ours": Ours(engine(MAX_DRAFT_TOKENS)), **others}, texts.outputs)
-    rows: list[Row] = []
     for label, size in sizes.items():
         with Progress(f"building {label}", size) as progress:
             inserts = indexes.grow(size, progress.update)
         yield from insert_rows(inserts, label)
         yield from memory_rows(indexes, label)
-        for row in draft_rows(indexes.sides, texts.requests, label):
-            rows.append(row)
-            yield row
-    labels = list(sizes)
-    yield from growth_rows(rows, labels[0], labels[-1])
+        yield from draft_rows(indexes.sides, texts.requests, label)

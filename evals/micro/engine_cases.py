@@ -1,10 +1,8 @@
 """The cases of `agentspec bench engine`. Both sides take turns, so that both meet the same disturbances of the machine.
 
-    prompt_*    build and free the index of one prompt
     insert      put a finished output into the global index, on the calling thread and with all threads
     draft_*     draft for a batch of requests in flight, and append what they accepted
     memory      bytes a token of the global index
-    growth      a draft's time in the largest global index over that in the smallest
 
 Times are CPU time of the calling thread, medians, unless a case says otherwise. Less is better in every case, and a
 ratio is the peer's figure over ours.
@@ -22,15 +20,13 @@ from typing import Any
 import numpy as np
 
 from agentspec.errors import ConfigError
-from agentspec.evals.micro.engine_sides import ArcticSide, Ours, Side, engine, heap_bytes
-from agentspec.evals.micro.texts import Request, Texts, Tokens
+from agentspec.evals.micro.engine_sides import Ours, Side, heap_bytes
+from agentspec.evals.micro.texts import Request, Tokens
 
 MAX_DRAFT_TOKENS = 16
 BATCHES = (64, 16, 1)
-PROMPT_LENGTHS = {"2k": 2000, "16k": 16000, "64k": 64000}
 # Steps of each batch, and accepted tokens of each step.
 STEPS, ACCEPTED = 15, 3
-_ROUNDS = 5
 # The other work of a step leaves a drafter little of the second-level cache.
 _TOUCHED_BYTES = 16 << 20
 # The sides take turns in building their global indexes, with this many turns from one size to the next.
@@ -43,7 +39,7 @@ class Row:
 
     case: str
     size: str
-    """Tokens in the global index, or of the prompt."""
+    """Tokens in the global index."""
     peer: str
     ours: float
     theirs: float
@@ -69,63 +65,6 @@ def thread_us(work: Callable[[], Any]) -> float:
     started = time.thread_time_ns()
     work()
     return (time.thread_time_ns() - started) / 1e3
-
-
-def process_us(work: Callable[[], Any]) -> float:
-    """CPU time of all threads of the process, in us."""
-    started = time.process_time_ns()
-    work()
-    return (time.process_time_ns() - started) / 1e3
-
-
-def prompt_rows(texts: Texts, peers: Mapping[str, Side]) -> Iterator[Row]:
-    """The index of one prompt: opening and freeing it on the calling thread, its CPU time on all threads, and its
-    memory.
-
-    NGRAM does not index prompts and has no row.
-    """
-    arctics = {name: side for name, side in peers.items() if isinstance(side, ArcticSide)}
-    for kind, text in texts.prompts.items():
-        for label, length in PROMPT_LENGTHS.items():
-            prompt = text[:length]
-            sides: dict[str, Side] = {"ours": Ours(engine(MAX_DRAFT_TOKENS)), **arctics}
-            figures = {name: [_prompt(side, prompt) for _ in range(_ROUNDS)] for name, side in sides.items()}
-            mean = {name: _medians(rounds) for name, rounds in figures.items()}
-            for name in arctics:
-                row = partial(Row, size=label, peer=name)
-                for case, unit in _PROMPT_UNITS.items():
-                    yield row(case=f"{case}_{kind}", ours=mean["ours"][case], theirs=mean[name][case], unit=unit)
-
-
-_PROMPT_UNITS = {
-    "prompt_open": "us on the calling thread",
-    "prompt_build": "us of all threads",
-    "prompt_close": "us on the calling thread",
-    "prompt_memory": "bytes a token",
-}
-
-
-def _prompt(side: Side, prompt: Tokens) -> dict[str, float]:
-    before = heap_bytes()
-    opened = 0.0
-
-    def build() -> None:
-        nonlocal opened
-        opened = thread_us(lambda: side.open(0, prompt))
-        side.settle()
-
-    built = process_us(build)
-    if isinstance(side, Ours):
-        held = side.engine.stats().request_bytes
-    else:
-        held = heap_bytes() - before
-    closed = thread_us(lambda: side.close(0))
-    side.settle()
-    return {"prompt_open": opened, "prompt_build": built, "prompt_close": closed, "prompt_memory": held / len(prompt)}
-
-
-def _medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: statistics.median(figures[name] for figures in rounds) for name in rounds[0]}
 
 
 @dataclass(slots=True)
@@ -292,19 +231,3 @@ def _step(
     spent["draft"].append(thread_us(lambda: drafted.append(side.draft(group, MAX_DRAFT_TOKENS))) / len(group))
     spent["drafted"].append(side.num_drafted(drafted[0]) / len(group))
     spent["extend"].append(thread_us(lambda: side.extend(group, tokens)) / len(group))
-
-
-def growth_rows(rows: Sequence[Row], smallest: str, largest: str) -> Iterator[Row]:
-    """How a draft's time grows with the global index."""
-    hot = {(row.size, row.peer): row for row in rows if row.case == f"draft_bs{BATCHES[0]}_hot"}
-    for (size, peer), row in hot.items():
-        if size == largest != smallest:
-            first = hot[smallest, peer]
-            yield Row(
-                case="growth",
-                size=f"{smallest} to {largest}",
-                peer=peer,
-                ours=row.ours / first.ours,
-                theirs=row.theirs / first.theirs,
-                unit="times",
-            )

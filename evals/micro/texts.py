@@ -38,12 +38,6 @@ class Texts:
     """Finished outputs for a global index, in the order of insertion."""
     requests: list[Request]
     """Requests to draft for; each prompt has 2k to 3k tokens."""
-    prompts: dict[str, Tokens]
-    """One long prompt for each kind of text, to be cut to length."""
-
-    def output_tokens(self) -> int:
-        """Tokens of all finished outputs."""
-        return sum(map(len, self.outputs))
 
 
 def gather_texts(
@@ -53,7 +47,6 @@ def gather_texts(
     output_tokens: int,
     num_requests: int,
     request_tokens: int,
-    prompt_tokens: int,
 ) -> Texts:
     """Texts from recorded calls, if any, and from the Python source installed here.
 
@@ -66,23 +59,18 @@ def gather_texts(
         output_tokens: Tokens of all outputs together.
         num_requests: Number of requests.
         request_tokens: Least number of tokens in a request's output.
-        prompt_tokens: Tokens of each long prompt.
 
     Raises:
         ConfigError: There is not enough text.
     """
     source = _source_pieces(tokenizer)
-    prompts = {"code": _take(source, prompt_tokens)}
-    contexts = _long_contexts(calls)
-    if sum(map(len, contexts)) >= prompt_tokens:
-        prompts["agent"] = np.concatenate(contexts)[:prompt_tokens]
     chosen = _spread(calls, num_requests // 2, request_tokens)
     requests = [Request(calls[i].prompt[-_PROMPT:], calls[i].output) for i in chosen]
     while len(requests) < num_requests:
         text = _take(source, _PROMPT + request_tokens)
         requests.append(Request(text[:_PROMPT], text[_PROMPT:]))
     recorded = [call.output for i, call in enumerate(calls) if i not in chosen]
-    return Texts(_mix(recorded, source, output_tokens), requests, prompts)
+    return Texts(_mix(recorded, source, output_tokens), requests)
 
 
 def _spread(calls: Sequence[Call], number: int, request_tokens: int) -> set[int]:
@@ -96,12 +84,6 @@ def _spread(calls: Sequence[Call], number: int, request_tokens: int) -> set[int]
     for back in range(1, max(map(len, sessions), default=0) + 1):
         chosen.update([session[-back] for session in sessions if len(session) >= back][: number - len(chosen)])
     return chosen
-
-
-def _long_contexts(calls: Sequence[Call]) -> list[Tokens]:
-    """The prompt of each session's last call, which contains the session, for sessions with more than one call."""
-    last = {call.session: call for call in calls if len(call.prompt_parts) > 3}
-    return [call.prompt for call in last.values()]
 
 
 def _mix(recorded: Sequence[Tokens], source: Iterator[Tokens], output_tokens: int) -> list[Tokens]:

@@ -11,10 +11,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
-from agentspec.evals.research.tiny_sql.tokenizer import render
-from agentspec.evals.sql_databases import link_prompts
+from agentspec.evals.sql_databases import link_prompts, render
 from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.evals.workloads.open_chat import draw_open_prompts
 
 CONTEXT_LENGTH = 640
 """Of the servers, in tokens; short enough to be reached often."""

@@ -71,15 +71,10 @@ def ranking(rows: Sequence[dict[str, Any]], controls: Sequence[str]) -> dict[str
 
 
 def spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Spearman's rank correlation; equal values share their ranks."""
-    return float(np.corrcoef(_ranks(first), _ranks(second))[0, 1])
+    """Spearman's rank correlation."""
+    from scipy.stats import spearmanr
 
-
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = counts.cumsum()
-    ranks: NDArray[np.float64] = (ends - (counts - 1) / 2.0)[inverse.reshape(-1)]
-    return ranks
+    return float(spearmanr(first, second).statistic)
 
 
 def _stage_logs(path: Path, folder: Path) -> dict[str, Path]:

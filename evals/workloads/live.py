@@ -2,7 +2,7 @@
 
 text_to_sql    A chain of agents links, writes, checks and repairs; each prompt contains the answers before it. The questions
                are held out: the small model was trained on others of the same six generated databases.
-open_chat      A control: no two prompts are about the same thing. See evals/research/tiny_sql/open_chat.py.
+open_chat      A control: no two prompts are about the same thing. See evals/workloads/open_chat.py.
 
 Decoding is greedy. Answers of the agents end where the model ends them, and `identical` in each record says whether they
 agree between servers. Answers to open prompts have drawn lengths, the same for every server. With one length for all, the
@@ -16,7 +16,7 @@ import random
 from collections.abc import Sequence
 from itertools import starmap
 
-from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
+from agentspec.evals.workloads.open_chat import draw_open_prompts
 from agentspec.evals.workloads.prompts import chat_encoder
 from agentspec.evals.workloads.task import Conversation, EndlessPool, FixedCall, Pool, Task, TaskInputs
 from agentspec.workflows.text_to_sql import Message, draw_questions
@@ -57,7 +57,7 @@ LIVE = (
         name="open_chat",
         data=f"held-out open prompts, live, answers of {ANSWER_TOKENS[0]} to {ANSWER_TOKENS[1]} tokens",
         metric="none",
-        source="evals/research/tiny_sql/open_chat.py",
+        source="evals/workloads/open_chat.py",
         pool=_prompts,
     ),
 )

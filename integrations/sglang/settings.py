@@ -24,7 +24,7 @@ from agentspec.scheduling.baselines.candidate_length import parse_threshold
 from agentspec.scheduling.baselines.setting import Baseline, parse_baseline
 from agentspec.scheduling.hybrid import HybridConfig, PauseRuleName, UnionUse, parse_tau
 from agentspec.store.config import SharingConfig
-from agentspec.store.urls import place, redact
+from agentspec.store.urls import NOTHING_URL, place, redact
 
 FLAG_PREFIX = "--agentspec-"
 VARIABLE_PREFIX = "AGENTSPEC_"
@@ -225,7 +225,7 @@ class Settings(Measurements):
         self.sharing_config()
         check_namespace_field(self.namespace_from)
         check_replay(self.replay)
-        if self.store:
+        if self.store not in ("", NOTHING_URL):
             place(self.store)
         return self
 

@@ -20,11 +20,9 @@ from agentspec.store.secrets import (
     read_key,
     read_password,
 )
-from agentspec.store.urls import DEFAULT_URL, open_store, redact
+from agentspec.store.urls import DEFAULT_URL, NOTHING_URL, open_store, redact
 
 logger = logging.getLogger("agentspec")
-
-_NOTHING = "memory://"
 
 
 def served_scope(settings: Settings, server_args: ServerArgs) -> Scope:
@@ -73,7 +71,7 @@ def _codec(settings: Settings, scope: Scope) -> Codec:
 
 
 def _open(settings: Settings, scope: Scope) -> Store | None:
-    if settings.store == _NOTHING:
+    if settings.store == NOTHING_URL:
         return None
     is_default = not settings.store
     url = settings.store or DEFAULT_URL

@@ -35,17 +35,23 @@ def completion_body(text: str, model: str, finish_reason: str = "stop") -> bytes
 
 
 @contextmanager
-def chat_server(script: Script, finish_reason: str = "stop") -> Iterator[str]:
-    """Yields the base URL."""
+def chat_server(script: Script, finish_reason: str = "stop", *, models: bytes = b"", key: str = "") -> Iterator[str]:
+    """Yields the base URL. `models` is the answer to every GET; with a `key`, requests without it fail."""
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.reply(Reply(status=200 if models else 501, body=models))
+
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            said = script(request)
+            said = script(request) if not key or self.headers["Authorization"] == f"Bearer {key}" else 401
             if isinstance(said, str):
                 said = Reply(body=completion_body(said, request["model"], finish_reason))
             elif isinstance(said, int):
                 said = Reply(status=said)
+            self.reply(said)
+
+        def reply(self, said: Reply) -> None:
             time.sleep(said.seconds)
             try:
                 self.send_response(said.status)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 from store_case import StoreCase
 
 from agentspec.evals.micro.store.redis_server import RedisServer
-from agentspec.store.memory import MemoryPlace
 
 
 @pytest.fixture(scope="session")
@@ -26,12 +24,9 @@ def redis_server(shared_redis: RedisServer) -> RedisServer:
     return shared_redis
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.redis)])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreCase]:
-    if request.param == "memory":
-        name = uuid.uuid4().hex
-        case = StoreCase("memory", f"memory://{name}", lambda: MemoryPlace(name).wipe())
-    elif request.param == "sqlite":
+    if request.param == "sqlite":
         path = tmp_path / "store.sqlite3"
         case = StoreCase("sqlite", f"sqlite:///{path}", lambda: _remove(path))
     else:

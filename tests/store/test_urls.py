@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from every import every
-from store_case import SCOPE, A, data, drain
+from store_case import SCOPE
 
 import agentspec.store
 from agentspec.errors import ConfigError
@@ -62,7 +62,7 @@ def test_a_password_beside_the_url_goes_before_the_one_in_it() -> None:
 @every(
     ("url", "said"),
     [
-        ("", r"must be a URL.*memory://, sqlite://"),
+        ("", r"must be a URL.*sqlite://"),
         ("/var/store", "must be a URL"),
         ("reddis://:pw-1@host", r"reddis://:\*\*\*@host.*redis://.*rediss-sentinel://.*valkey://"),
         ("http://host", "must be a URL"),
@@ -85,13 +85,12 @@ def test_what_is_wrong_is_said_without_the_password(url: str, said: str) -> None
 
 def test_a_time_out_must_be_positive() -> None:
     with pytest.raises(ConfigError, match="timeout"):
-        open_store("memory://", SCOPE, timeout=0)
+        open_store("sqlite://", SCOPE, timeout=0)
 
 
 @every(
     ("url", "shown"),
     [
-        ("memory://name", "memory://name"),
         ("sqlite:////folder/a@b:c", "sqlite:////folder/a@b:c"),
         ("redis://host/1", "redis://host/1"),
         ("redis://user@host", "redis://user@host"),
@@ -113,17 +112,10 @@ def test_a_repr_shows_no_password() -> None:
     assert "pw-2" not in text
 
 
-def test_stores_in_memory_are_shared_by_name_alone() -> None:
-    one, two, other = (open_store(url, SCOPE) for url in ("memory://shared", "memory://shared", "memory://"))
-    one.append([(A, b"1")])
-    assert data(two.scan(A)) == [b"1"]
-    assert drain(other.reader()) == []
-
-
 def test_public_names_are_there_and_redis_is_not_loaded() -> None:
     assert [name for name in agentspec.store.__all__ if not hasattr(agentspec.store, name)] == []
     program = (
-        "import sys, agentspec.store as s; s.open_store('memory://', s.Scope('m', 't')).close(); "
-        "assert not {'redis', 'sqlite3', 'ssl'} & set(sys.modules), sorted(sys.modules)"
+        "import sys, agentspec.store as s; s.list_scopes('sqlite:////nowhere/store.sqlite3'); "
+        "assert not {'redis', 'ssl'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-P", "-c", program], check=True)

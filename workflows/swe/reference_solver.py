@@ -12,6 +12,7 @@ import random
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from agentspec.errors import ConfigError
@@ -62,8 +63,7 @@ def answers(task: Task, style: str = "backticks") -> list[str]:
     fix = task.fix
     if fix is None:
         raise ConfigError(f"the reference solver needs the fix of each task, got none in {task.folder / 'task.json'}")
-    drawn = random.Random(f"solver/{task.id}")
-    steps = _look_around(drawn, task, fix) + _reproduce(drawn, fix) + _repair(drawn, fix) + _submit(drawn, fix)
+    steps = _steps(random.Random(f"solver/{task.id}"), task, fix)
     if style == "backticks":
         return [f"THOUGHT: {thought}\n\n```mswea_bash_command\n{command}\n```" for thought, command in steps]
     *commands, (last, _) = steps
@@ -86,107 +86,88 @@ def _on_one_line(command: str) -> str:
     return " && ".join(filter(None, [f"printf '%s\\n' {lines}{reader}{found['rest']}", found["next"]]))
 
 
-_Step = tuple[str, str]
+_BROKEN, _FIXED = (f"\n\n```python\n{{{name}}}\n```" for name in ("broken", "fixed"))
+_EDIT = """python - <<'EOF'
+from pathlib import Path
+
+path = Path("{path}")
+source = path.read_text()
+old = {old}
+new = {new}
+assert source.count(old) == 1
+path.write_text(source.replace(old, new))
+EOF"""
+# Share of the tasks with the step, its thoughts, of which one is drawn, and its command.
+_STEPS: tuple[tuple[float, tuple[str, ...], str], ...] = (
+    (
+        1.0,
+        (
+            "The issue says: {title}. I'll start by exploring the repository to understand its structure.",
+            "Let me first see what files are in the current directory.",
+            "I need to understand how {package} is organised before I look into the issue.",
+        ),
+        "find . -type f -not -path './.git/*' | sort",
+    ),
+    (0.6, ("Let me read the README to see what each module is for.",), "cat README.md"),
+    (
+        1.0,
+        (
+            "The issue is about `{function}`. Let me find where it is defined and used.",
+            "Now I'll search for `{function}` in the code and in the tests.",
+        ),
+        "grep -rn --include='*.py' '{function}' {package} tests | sort",
+    ),
+    (1.0, ("Now let me look at `{path}`, where this is implemented.",), "cat {path}"),
+    (
+        0.5,
+        ("Let me see what the existing tests cover, so that I know what must keep working.",),
+        "cat tests/test_{module}",
+    ),
+    (
+        1.0,
+        (
+            "Let me reproduce the issue with a script before I change anything.",
+            "I'll write a small script with the example from the issue to reproduce the problem.",
+        ),
+        "cat <<'EOF' > reproduce.py\n{reproduce}\nEOF\npython reproduce.py 2>&1 | tail -n 1",
+    ),
+    (0.4, ("Let me also run the existing tests to see where we stand.",), "python -m tests"),
+    (
+        1.0,
+        (
+            f"I see the problem. In `{{function}}` the code reads:{_BROKEN}\n\nIt should be:{_FIXED}\n\nI'll change it.",
+            f"That is not the expected `{{expected}}`. The cause is in `{{path}}`. I'll replace this part:{_BROKEN}",
+        ),
+        _EDIT,
+    ),
+    (0.5, ("Let me check that the file looks right now.",), "cat {path}"),
+    (
+        1.0,
+        ("Now I'll run the script again. It should print `{expected}`.",),
+        "python reproduce.py 2>&1 | tail -n 1",
+    ),
+    (1.0, ("That is what the issue asks for. Now all of the tests.",), "python -m tests"),
+    (0.7, ("The tests pass. I'll remove my script.",), "rm reproduce.py && git status --short"),
+    (1.0, ("Now I'll create the patch with the source file that I modified.",), "git diff -- {path} > patch.txt"),
+    (1.0, ("Let me verify the patch.",), "cat patch.txt"),
+    (
+        1.0,
+        ("The patch contains only the intended change. I'll submit it.",),
+        "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && cat patch.txt",
+    ),
+)
 
 
-def _look_around(drawn: random.Random, task: Task, fix: Fix) -> list[_Step]:
+def _steps(drawn: random.Random, task: Task, fix: Fix) -> list[tuple[str, str]]:
+    """The thought and the command of each step."""
     package, module = fix.path.split("/")
-    title = task.issue.splitlines()[0]
-    steps = [
-        (
-            drawn.choice(
-                (
-                    f"The issue says: {title}. I'll start by exploring the repository to understand its structure.",
-                    "Let me first see what files are in the current directory.",
-                    f"I need to understand how {package} is organised before I look into the issue.",
-                )
-            ),
-            "find . -type f -not -path './.git/*' | sort",
-        )
-    ]
-    if drawn.random() < 0.6:
-        steps.append(("Let me read the README to see what each module is for.", "cat README.md"))
-    steps.append(
-        (
-            drawn.choice(
-                (
-                    f"The issue is about `{fix.function}`. Let me find where it is defined and used.",
-                    f"Now I'll search for `{fix.function}` in the code and in the tests.",
-                )
-            ),
-            f"grep -rn --include='*.py' '{fix.function}' {package} tests | sort",
-        )
-    )
-    steps.append((f"Now let me look at `{fix.path}`, where this is implemented.", f"cat {fix.path}"))
-    if drawn.random() < 0.5:
-        steps.append(
-            (
-                "Let me see what the existing tests cover, so that I know what must keep working.",
-                f"cat tests/test_{module}",
-            )
-        )
-    return steps
-
-
-def _reproduce(drawn: random.Random, fix: Fix) -> list[_Step]:
-    steps = [
-        (
-            drawn.choice(
-                (
-                    "Let me reproduce the issue with a script before I change anything.",
-                    "I'll write a small script with the example from the issue to reproduce the problem.",
-                )
-            ),
-            f"cat <<'EOF' > reproduce.py\n{fix.reproduce}\nEOF\npython reproduce.py 2>&1 | tail -n 1",
-        )
-    ]
-    if drawn.random() < 0.4:
-        steps.append(("Let me also run the existing tests to see where we stand.", "python -m tests"))
-    return steps
-
-
-def _repair(drawn: random.Random, fix: Fix) -> list[_Step]:
-    broken, fixed = f"```python\n{fix.broken}\n```", f"```python\n{fix.fixed}\n```"
-    shown = f"I see the problem. In `{fix.function}` the code reads:\n\n{broken}\n\nIt should be:\n\n{fixed}\n\nI'll change it."
-    told = (
-        f"That is not the expected `{fix.expected}`. The cause is in `{fix.path}`. I'll replace this part:\n\n{broken}"
-    )
-    thought = drawn.choice((shown, told))
-    edit = (
-        "python - <<'EOF'\n"
-        "from pathlib import Path\n\n"
-        f'path = Path("{fix.path}")\n'
-        "source = path.read_text()\n"
-        f"old = {_literal(fix.broken)}\n"
-        f"new = {_literal(fix.fixed)}\n"
-        "assert source.count(old) == 1\n"
-        "path.write_text(source.replace(old, new))\n"
-        "EOF"
-    )
-    steps = [(thought, edit)]
-    if drawn.random() < 0.5:
-        steps.append(("Let me check that the file looks right now.", f"cat {fix.path}"))
-    steps.append(
-        (f"Now I'll run the script again. It should print `{fix.expected}`.", "python reproduce.py 2>&1 | tail -n 1")
-    )
-    steps.append(("That is what the issue asks for. Now all of the tests.", "python -m tests"))
-    return steps
-
-
-def _submit(drawn: random.Random, fix: Fix) -> list[_Step]:
+    words = {**asdict(fix), "title": task.issue.splitlines()[0], "package": package, "module": module}
+    words |= {"old": _literal(fix.broken), "new": _literal(fix.fixed)}
     steps = []
-    if drawn.random() < 0.7:
-        steps.append(("The tests pass. I'll remove my script.", "rm reproduce.py && git status --short"))
-    steps.append(
-        ("Now I'll create the patch with the source file that I modified.", f"git diff -- {fix.path} > patch.txt")
-    )
-    steps.append(("Let me verify the patch.", "cat patch.txt"))
-    steps.append(
-        (
-            "The patch contains only the intended change. I'll submit it.",
-            "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && cat patch.txt",
-        )
-    )
+    for share, thoughts, command in _STEPS:
+        if share == 1.0 or drawn.random() < share:
+            thought = drawn.choice(thoughts) if len(thoughts) > 1 else thoughts[0]
+            steps.append((thought.format(**words), command.format(**words)))
     return steps
 
 

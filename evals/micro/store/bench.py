@@ -59,9 +59,7 @@ class Bench:
     def outputs(self, num_tokens: int) -> list[Tokens]:
         """Finished outputs with `num_tokens` tokens in all."""
         calls: list[Call] = [call for trace in self.split_traces for call in (*trace.learned, *trace.held_out)]
-        texts = gather_texts(
-            calls, self.tokenizer, output_tokens=num_tokens, num_requests=0, request_tokens=1, prompt_tokens=1
-        )
+        texts = gather_texts(calls, self.tokenizer, output_tokens=num_tokens, num_requests=0, request_tokens=1)
         return texts.outputs
 
     def stored_outputs(self) -> list[Tokens]:

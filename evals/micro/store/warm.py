@@ -26,10 +26,10 @@ from agentspec.engine import Engine
 from agentspec.errors import StoreError
 from agentspec.evals.micro.store.replica import NAMESPACE, Replica, empty_store
 from agentspec.evals.micro.store.rows import Row
-from agentspec.evals.research.tiny_sql.corpus import draw_samples
-from agentspec.evals.research.tiny_sql.tokenizer import render
-from agentspec.evals.sql_databases import temporary_databases
+from agentspec.evals.sql_databases import render, temporary_databases
 from agentspec.progress import Progress
+from agentspec.workflows.text_to_sql import draw_questions
+from agentspec.workflows.text_to_sql.agents.prompts import link_messages, links_answer, write_messages
 
 MAX_DRAFT_TOKENS = 16
 _SAMPLES = 1000
@@ -54,19 +54,18 @@ def split_trace(trace: Trace) -> SplitTrace:
 
 def sample_trace(tokenizer: Tokenizer, number: int = _SAMPLES) -> Trace:
     """Correct answers to held-out questions of the shipped text-to-SQL workflow, for use without recorded calls."""
-    with temporary_databases() as databases:
-        samples = list(islice(draw_samples(databases, split="heldout", seed=0), number))
     end = np.array([tokenizer.end_of_turn], np.int32)
-    calls = [
-        Call(
-            session=str(i),
-            task=sample.stage,
-            run="",
-            prompt_parts=(tokenizer.encode(render(sample.messages)),),
-            output=np.concatenate([tokenizer.encode(sample.answer), end]),
-        )
-        for i, sample in enumerate(samples)
-    ]
+    calls: list[Call] = []
+    with temporary_databases() as databases:
+        for question in islice(draw_questions(databases, split="heldout", seed=0), number // 2):
+            database = next(one for one in databases if one.name == question.database)
+            links = links_answer(database, question.text, question.query.links())
+            for stage, messages, answer in (
+                ("link", link_messages(database, question.text), links),
+                ("write", write_messages(database, question.text, links), question.sql),
+            ):
+                prompt, output = tokenizer.encode(render(messages)), tokenizer.encode(answer)
+                calls.append(Call(str(len(calls)), stage, "", (prompt,), np.concatenate([output, end])))
     return Trace("text-to-sql samples", calls, len(calls), [])
 
 

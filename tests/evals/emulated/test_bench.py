@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 
 from agentspec.errors import ConfigError
-from agentspec.evals.clients.client import Reply
-from agentspec.evals.emulated.bench import row_of, table
 from agentspec.evals.emulated.forward_timer import TimedForward
 from agentspec.evals.emulated.step_time_fit import fitted
-from agentspec.evals.run.calls import CellResult, Counts
-from agentspec.evals.run.cells import Cell
 
 
 def forwards(kind: str, number: int = 400, noise: float = 0.02) -> list[TimedForward]:
@@ -45,20 +41,3 @@ def test_fits_find_the_coefficients_and_the_sum_of_all_seconds() -> None:
 def test_too_few_forwards_are_refused() -> None:
     with pytest.raises(ConfigError, match="--requests"):
         fitted("here", forwards("target", 10))
-
-
-def result(seconds: float, outputs: str = "a") -> CellResult:
-    reply = Reply(began=0.0, ended=seconds, tokens=21, steps=10)
-    return CellResult(
-        cell=Cell("task", "warm", 4, 0, (), (), 0), replies=(reply,), outputs=outputs, counts=Counts(), seconds=seconds,
-        cpu_seconds=1.0, prompt_tokens_cut=0, accuracy=None, exact_answers=1.0,
-    )  # fmt: skip
-
-
-def test_the_table_names_what_misses_the_goal() -> None:
-    rows = [row_of("none", 1, 1, result(1.0), result(1.05)), row_of("ngram", 1, 4, result(1.0), result(0.5, "b"))]
-    assert rows[0]["difference"] == pytest.approx(-0.0476) and rows[1]["real_accept_length"] == 2.0
-    lines = table([*rows, {"system": "suffix", "repeat": 1, "error": "real: it ended"}], []).splitlines()
-    assert lines[0] == "suffix failed: real: it ended"
-    assert "-4.8%" in lines[2] and "missed" not in lines[2]
-    assert "+100.0%" in lines[3] and "OUTPUTS DIFFER" in lines[3] and "missed" in lines[3]

@@ -17,11 +17,10 @@ from agentspec.evals.clients.client import Reply
 from agentspec.evals.emulated import draft_hits
 from agentspec.evals.emulated import servers as emulation
 from agentspec.evals.emulated.device_profile import device_profile
-from agentspec.evals.emulated.servers import SYSTEMS, Emulation
+from agentspec.evals.emulated.servers import Emulation
 from agentspec.evals.run import runner as eval_run
 from agentspec.evals.run.calls import CellResult, Counts, Turn
 from agentspec.evals.run.cells import Cell
-from agentspec.evals.run.records import record_of
 from agentspec.evals.systems import EAGLE3_FOLDER, System
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.task import Conversation, FixedCall, Unit
@@ -174,21 +173,3 @@ def cell_result(cell: Cell) -> CellResult:
         cell=cell, replies=(reply, reply), outputs="a", counts=Counts(), seconds=3.5, cpu_seconds=4.0,
         prompt_tokens_cut=0, accuracy=None, exact_answers=1.0, wall_seconds=5.5, device=DEVICE,
     )  # fmt: skip
-
-
-def emulated_records(**speeds: float) -> list[dict[str, Any]]:
-    cell = Cell("task", "warm", 4, 0, (), (), 0)
-    found = []
-    for name, speed in speeds.items():
-        name = name.replace("_", "-")
-        record = record_of(name, SYSTEMS[name], cell_result(cell), {"emulated": "h200-8b"})
-        found.append({**record, "tokens_per_second": speed, "identical": True})
-    return found
-
-
-def test_emulated_records_hold_a_gpus_seconds_and_no_clients_latencies() -> None:
-    found = emulated_records(ngram=1.0)[0]
-    assert found["seconds"] == 3.5 and found["wall_seconds"] == 5.5 and found["goodput"] == pytest.approx(11.43)
-    assert (found["device_busy"], found["device_idle"]) == (0.8, {"drafting": 0.15, "scheduler": 0.05})
-    assert (found["host_reads_a_step"], found["eager_ops_a_step"], found["h2d_copies_a_step"]) == (1.0, 20.0, 3.0)
-    assert found["latency_p50_s"] is None and found["ttft_ms_p50"] is None and found["tpot_ms_p50"] is None

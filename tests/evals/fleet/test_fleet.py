@@ -14,7 +14,6 @@ from agentspec.evals.clients.client import Reply
 from agentspec.evals.fleet import __main__ as fleet
 from agentspec.evals.fleet.faults import missed
 from agentspec.evals.fleet.fleet import STORES
-from agentspec.evals.fleet.soak import growth
 from agentspec.evals.fleet.work import Tally
 from agentspec.store import Scope, open_store
 
@@ -53,20 +52,6 @@ def test_lost_calls_do_not_count_as_tokens() -> None:
 def test_bars_of_a_fault(change: dict[str, Any], is_missed: bool) -> None:
     result = {"policies": [], "sharing": [SHARED], "faults": [FAULT | change]}
     assert bool(missed(result)) == is_missed
-
-
-def test_bars_of_sharing_are_for_the_mean_of_repeats() -> None:
-    rows = [SHARED | {"ratio": 0.94}, SHARED | {"ratio": 0.97}]
-    assert not missed({"policies": [], "sharing": rows, "faults": []})
-    assert missed({"policies": [], "sharing": rows[:1], "faults": []})
-
-
-def test_growth_is_a_slope_after_the_warm_up() -> None:
-    samples = [(0.0, {"scheduler": 1}), *((60.0 * n, {"scheduler": (1000 + n) << 20}) for n in range(1, 61))]
-    (found,) = growth(samples, 30.0).values()
-    # One MiB a minute.
-    assert found["mean_mib"] == pytest.approx(1030.5)
-    assert found["percent_an_hour"] == pytest.approx(100 * 60 / 1030.5, abs=0.01)
 
 
 @pytest.mark.redis

@@ -15,7 +15,6 @@ from agentspec.evals.gpu.correct import CheckFailedError
 from agentspec.evals.gpu.records import Results
 from agentspec.evals.gpu.run import OutOfTimeError
 from agentspec.evals.gpu.servers import algorithm
-from agentspec.evals.gpu.steps import summed
 from agentspec.evals.gpu.trips import LENT_SECONDS, TRIPS, next_trip
 
 SCRIPT = Path(command.__file__).with_name("device.sh")
@@ -163,18 +162,3 @@ def test_the_script_unpacks_once_runs_and_brings_back(tmp_path: Path) -> None:
         words = line.split()
         args = command.parser().parse_args(words[words.index("agentspec.evals.gpu") + 1 :])
         assert words[0] == "abc" and args.trip == trip and args.data == state / "data"
-
-
-def test_a_trace_is_summed_up() -> None:
-    def event(category: str, name: str, begin: float, took: float) -> dict[str, Any]:
-        return {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": took}
-
-    events = [
-        event("kernel", "a", 0.0, 100.0), event("kernel", "b", 50.0, 100.0), event("gpu_memcpy", "copy", 250.0, 50.0),
-        event("cuda_runtime", "cudaGraphLaunch", 10.0, 7.0), {"ph": "M", "name": "process"},
-    ]  # fmt: skip
-    found = summed(events)
-    assert (found["milliseconds"], found["busy_share"], found["launches"]) == (0.3, round(200 / 300, 4), 3)
-    assert (found["gaps_over_50_us"], found["gap_ms_over_50_us"]) == (1, 0.1)
-    assert found["host_calls_ms"] == {"cudaGraphLaunch": 0.007}
-    assert "error" in summed([])

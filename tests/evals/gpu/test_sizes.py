@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from agentspec.errors import ConfigError
-from agentspec.evals.gpu.servers import CPU_BACKEND, SYSTEMS, algorithm, arguments, variables
 from agentspec.evals.gpu.sizes import SIZES, head_folder, model_folder, write_model
 from agentspec.integrations.sglang.draft_model_checkpoint import inspect_drafter
 
@@ -32,21 +31,3 @@ def test_a_model_without_weights_has_a_head_that_agentspec_takes(tmp_path: Path)
     assert json.loads((model_folder(size, data) / "config.json").read_text()) == CONFIG
     found = inspect_drafter(str(head_folder(size, data)), str(model_folder(size, data)), "EAGLE3")
     assert (found.base, found.draft_vocab_size, found.hidden_size) == ("EAGLE3", 32000, 5120)
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_every_system_has_graphs_and_overlap(system: str, tmp_path: Path) -> None:
-    words = arguments(system, SIZES["llama-8b"], tmp_path, backend="triton", max_running=64)
-    assert not {"--disable-cuda-graph", "--disable-overlap-schedule"} & set(words)
-    assert words[words.index("--load-format") + 1] == "dummy"
-    # SGLang's own systems get no flags for agentspec's drafting.
-    assert not any(word.startswith("--agentspec") for word in words) or algorithm(system) == "AGENTSPEC"
-    assert bool(variables(system)) == (algorithm(system) == "AGENTSPEC")
-    assert words.count("--speculative-num-draft-tokens") == (system in ("suffix", "hybrid", "eagle3"))
-    small = arguments(system, SIZES["tiny"], tmp_path, backend=CPU_BACKEND, max_running=2)
-    assert CPU_BACKEND in small and "dummy" not in small
-
-
-def test_unknown_systems_are_refused() -> None:
-    with pytest.raises(ConfigError, match="systems are none"):
-        algorithm("magic")

@@ -11,7 +11,7 @@ import pytest
 from agentspec.cli import main
 from agentspec.errors import ConfigError
 from agentspec.evals.page import readme_plot
-from agentspec.evals.page.page import END, pages, read_commits, read_topics, summary, table, topic_rows, with_blocks
+from agentspec.evals.page.page import END, pages, read_commits, read_topics, topic_rows, with_blocks
 
 RESULTS = Path(__file__).parents[3] / "evals" / "results"
 README = RESULTS.parents[1] / "README.md"
@@ -47,22 +47,6 @@ def test_a_commit_is_that_of_the_very_file_or_its_own_word(tmp_path: Path) -> No
     write(tmp_path, "a/own.json", {"records": [{"versions": {"commit": "1234567890"}}]})
     write(tmp_path, "commits.json", {"a/noted.json": ["abcdefg", "no such digest"]})
     assert read_commits(tmp_path) == {"a/noted.json": "", "a/own.json": "1234567"}
-
-
-def test_a_topic_that_nobody_knows_is_named_and_one_without_figures_too(tmp_path: Path) -> None:
-    head = {
-        "command": ["agentspec", "new"],
-        "hardware": {"processor": "P", "cores": 3, "gpu": "G"},
-        "versions": {"a": "1"},
-    }
-    write(tmp_path, "new/bench.json", {"head": head, "rows": []})
-    (tmp_path / "empty").mkdir()
-    topics = read_topics(tmp_path)
-    text = summary(topics, read_commits(tmp_path))
-    assert "| [new](new) | none set |  | P, 3 cores, G | not recorded |" in text
-    assert "| [empty](empty) | none set |  |  | not measured yet |" in text
-    assert "[bench.json](new/bench.json)" in text
-    assert table(topics[0], {}, "..") == "Not measured yet."
 
 
 def record(system: str, speed: float, repeat: int = 0, task: str = "text_to_sql", **changes: Any) -> dict[str, Any]:

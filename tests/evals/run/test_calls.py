@@ -14,9 +14,7 @@ from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.clients.client import Reply, reply_of, streamed
 from agentspec.evals.run.calls import Asking, check_replies, check_state, closed_loop, exact_answers
 from agentspec.evals.run.cells import PASSES, plan_cells
-from agentspec.evals.run.runner import systems_of
 from agentspec.evals.systems import SYSTEMS
-from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.task import Conversation, EndlessPool, FixedCall
 from agentspec.workflows.text_to_sql import DATABASES, create_all, draw_questions
 
@@ -141,14 +139,3 @@ def test_a_stream_tells_what_its_last_event_says() -> None:
     body = {"input_ids": [1], "sampling_params": {"temperature": 0, "custom_params": {"a": 1}}}
     sent = streamed(body)
     assert sent["stream"] and sent["sampling_params"]["custom_params"] == {"a": 1} and "stream" not in body
-
-
-def test_drafters_belong_to_their_model(tmp_path: Path) -> None:
-    found = systems_of(("hybrid", "none"), MODEL_FOLDER, None, None)
-    assert list(found) == ["none", "hybrid"]
-    with pytest.raises(ConfigError, match="--eagle3-model"):
-        systems_of(("hybrid",), tmp_path, None, None)
-    words = systems_of(("hybrid",), tmp_path, tmp_path / "head", None)["hybrid"].arguments
-    assert str(tmp_path / "head") in words
-    with pytest.raises(ConfigError, match="vllm"):
-        systems_of(("vllm",), MODEL_FOLDER, None, None)

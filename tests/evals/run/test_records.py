@@ -14,7 +14,6 @@ from agentspec.evals.run.cells import Cell
 from agentspec.evals.run.file import missing, read_records, write_records
 from agentspec.evals.run.records import compared, failed_record, record_of
 from agentspec.evals.run.runner import EVALUATED
-from agentspec.evals.run.table import table
 
 
 def cell(pass_name: str = "cold", concurrency: int = 2, repeat: int = 0) -> Cell:
@@ -97,24 +96,3 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path: Path) -> None
     path.write_text("{}")
     with pytest.raises(ConfigError, match="agentspec eval wrote"):
         read_records(path, settings)
-
-
-def measured() -> list[dict[str, Any]]:
-    speeds = {"none": (4.0, 4.0, 8.0), "suffix": (1.0, 2.0, 2.0)}
-    records = [
-        record(system, cell(pass_name, concurrency, repeat), seconds=seconds)
-        for pass_name in ("cold", "warm")
-        for concurrency in (2, 16)
-        for repeat in range(3)
-        for system, some in speeds.items()
-        for seconds in some[repeat : repeat + 1]
-    ]
-    records += [failed_record("hybrid", cell(repeat=repeat), "a | b", {}) for repeat in range(3)]
-    return compared(records)
-
-
-def test_a_table_tells_each_failure_once() -> None:
-    text = table(measured())
-    assert text.count("hybrid failed: a | b") == 1
-    assert sum(line.startswith(("cold", "warm")) for line in text.splitlines()) == 9
-    assert table([]) == "no records"

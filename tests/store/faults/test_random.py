@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,10 +128,12 @@ class FaultyReader:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_all_methods_fail_at_random_and_all_is_shared_in_the_end(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_all_methods_fail_at_random_and_all_is_shared_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     monkeypatch.setattr(retry, "_LONGEST_WAIT", 0.01)
     monkeypatch.setattr(retry, "_FIRST_WAIT", 0.001)
-    store = open_store(f"memory://faults-{seed}", SCOPE)
+    store = open_store(f"sqlite:///{tmp_path}/store.sqlite3", SCOPE)
     faults = Faults(seed)
     outputs: dict[str, list[int]] = {A: [], B: []}
     numbers = count()
@@ -169,7 +172,9 @@ def test_all_methods_fail_at_random_and_all_is_shared_in_the_end(monkeypatch: py
     store.close()
 
 
-def test_closing_ends_quietly_while_the_lease_cannot_be_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_ends_quietly_while_the_lease_cannot_be_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held = threading.Event()
 
     def lease(owner: str, seconds: float) -> bool:
@@ -178,7 +183,7 @@ def test_closing_ends_quietly_while_the_lease_cannot_be_given_back(monkeypatch: 
         held.set()
         return True
 
-    store = open_store("memory://", SCOPE)
+    store = open_store(f"sqlite:///{tmp_path}/store.sqlite3", SCOPE)
     monkeypatch.setattr(store, "lease", lease)
     with Replica(store, keep_seconds=0.002) as replica:
         assert held.wait(30.0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from itertools import count
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,13 @@ from agentspec.store.codec import Codec
 from agentspec.store.records import ANY_NAMESPACE, Deletion, OutputRecord
 from agentspec.store.urls import open_store
 
-_names = count()
 CODEC = Codec(SCOPE)
 
 
 @pytest.fixture
-def store() -> Store:
-    return open_store(f"memory://sharing-{next(_names)}", SCOPE)
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(open_store(f"sqlite:///{tmp_path}/store.sqlite3", SCOPE)) as opened:
+        yield opened
 
 
 class Troubled:

@@ -1,11 +1,8 @@
-"""Drawn tasks, an endpoint that misbehaves task by task, and the interpreters that have the agents."""
+"""Drawn tasks, and the interpreters that have the agents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from agent_stand_ins import ScriptedEndpoint
 
 from agentspec.errors import ConfigError
 from agentspec.workflows.swe.agents.agent_process import agent_python
@@ -33,10 +30,3 @@ def openhands_environment() -> str:
         return agent_python("openhands")
     except ConfigError as error:
         pytest.skip(str(error))
-
-
-@pytest.fixture
-def scripted_endpoint() -> Iterator[ScriptedEndpoint]:
-    endpoint = ScriptedEndpoint()
-    yield endpoint
-    endpoint.close()

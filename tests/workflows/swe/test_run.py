@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from agent_stand_ins import ScriptedEndpoint, fake_agent
 from byte_tokenizer import byte_tokenizer
+from chat_server import Reply, chat_server
 
 from agentspec.analysis.logs.formats import calls_of
 from agentspec.analysis.replay.traces import read_trace
@@ -23,6 +24,14 @@ from agentspec.workflows.swe.reference_solver import NAME, answers
 from agentspec.workflows.swe.run import RunConfig, run_tasks
 from agentspec.workflows.swe.tasks import Task
 from agentspec.workflows.swe.workspace import Workspace, command_environment
+
+SERVED = b'{"data": [{"id": "scripted"}]}'
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with chat_server(lambda body: 500, models=SERVED) as url:
+        yield Endpoint(base_url=url, model="scripted", timeout_s=1)
 
 
 @pytest.mark.agents
@@ -93,29 +102,31 @@ def test_openhands_end_to_end(tasks: list[Task], openhands_environment: str, tmp
 
 
 @pytest.mark.agents
-def test_models_that_misbehave(
-    tasks: list[Task], agent_environment: str, scripted_endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
+def test_models_that_misbehave(tasks: list[Task], agent_environment: str, tmp_path: Path) -> None:
     def command(line: str) -> str:
         return f"```mswea_bash_command\n{line}\n```"
 
-    def hang(step: int) -> str:
-        package = tasks[1].repository
-        lines = [f"echo 'while True: pass' > {package}/__init__.py", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"]
-        return command(lines[min(step, 1)])
+    package = tasks[1].repository
+    hang = [f"echo 'while True: pass' > {package}/__init__.py", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"]
+    requests: list[tuple[Task, dict[str, Any]]] = []
 
-    scripted_endpoint.answers = {
-        tasks[0].issue: command("ls"),  # for ever
-        tasks[1].issue: hang,
-        tasks[2].issue: "I am not sure what to do.",
-        tasks[3].issue: b"<html>busy</html>",
-        tasks[4].issue: scripted_endpoint.never,
-    }
-    endpoint = Endpoint(
-        base_url=scripted_endpoint.base_url, model="scripted", timeout_s=4, retries=1, tenant="acme", api_key="key"
-    )
+    def script(body: dict[str, Any]) -> str | Reply:
+        task = next(task for task in tasks if task.issue in body["messages"][1]["content"])
+        requests.append((task, body))
+        steps = sum(message["role"] == "assistant" for message in body["messages"])
+        said: list[str | Reply] = [
+            command("ls"),  # for ever
+            command(hang[min(steps, 1)]),
+            "I am not sure what to do.",
+            Reply(body=b"<html>busy</html>"),
+            Reply(seconds=6.0),
+        ]
+        return said[tasks.index(task)]
+
     config = RunConfig(concurrency=5, step_limit=4, test_timeout_s=1.5, tenants_by="repository")
-    run = run_tasks(tasks, endpoint, config, python=agent_environment, workspace=tmp_path / "work")
+    with chat_server(script, models=SERVED, key="key") as url:
+        endpoint = Endpoint(base_url=url, model="scripted", timeout_s=4, retries=1, tenant="acme", api_key="key")
+        run = run_tasks(tasks, endpoint, config, python=agent_environment, workspace=tmp_path / "work")
     outcomes = [(result.outcome, result.exit_status, result.steps) for result in run.results]
     assert outcomes[:3] == [
         ("unresolved", "LimitsExceeded", 4),
@@ -126,15 +137,19 @@ def test_models_that_misbehave(
     assert [result.outcome for result in run.results[3:]] == ["error", "error"]
     assert "imeout" in run.results[4].detail
     assert run.summary()["error"] == 2 and run.summary()["resolved"] == 0
-    for authorization, body in scripted_endpoint.requests:
-        assert authorization == "Bearer key"
+    for task, body in requests:
         assert body["model"] == "scripted" and body["temperature"] == 0
-        task = next(task for task in tasks if task.issue in body["messages"][1]["content"])
         assert body["cache_salt"] == f"acme/{task.repository}"
         assert "/testbed" not in body["messages"][1]["content"]
     # Only the client retries. Retries of the agent would multiply the client's.
-    slow = [body for _, body in scripted_endpoint.requests if tasks[4].issue in body["messages"][1]["content"]]
-    assert len(slow) == 2
+    assert sum(task is tasks[4] for task, _ in requests) == 2
+
+
+def _fake_agent(path: Path, body: str) -> str:
+    """Writes an executable that replaces the agent's interpreter and everything that it would run."""
+    path.write_text(f"#!/usr/bin/env python3\nimport json, sys\njob = json.load(sys.stdin)\n{body}\n")
+    path.chmod(0o755)
+    return str(path)
 
 
 def _record(task: str, error: str = "") -> str:
@@ -144,8 +159,7 @@ def _record(task: str, error: str = "") -> str:
     return f"print(json.dumps({{'id': {task}['id'], **{result!r}}}), flush=True)"
 
 
-def test_an_interrupted_run_goes_on(tasks: list[Task], scripted_endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
-    endpoint = Endpoint(base_url=scripted_endpoint.base_url, model="scripted", timeout_s=1)
+def test_an_interrupted_run_goes_on(tasks: list[Task], endpoint: Endpoint, tmp_path: Path) -> None:
     seen: list[Any] = []
 
     def run(body: str, config: RunConfig | None = None) -> Any:
@@ -153,7 +167,7 @@ def test_an_interrupted_run_goes_on(tasks: list[Task], scripted_endpoint: Script
             tasks,
             endpoint,
             config or RunConfig(),
-            python=fake_agent(tmp_path / "agent", body),
+            python=_fake_agent(tmp_path / "agent", body),
             workspace=tmp_path / "work",
             trajectories=tmp_path / "run",
             progress=lambda *event: seen.append(event),
@@ -177,21 +191,17 @@ def test_an_interrupted_run_goes_on(tasks: list[Task], scripted_endpoint: Script
         run(finishing, RunConfig(step_limit=3))
 
 
-def test_agents_that_say_nothing(tasks: list[Task], scripted_endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
-    endpoint = Endpoint(base_url=scripted_endpoint.base_url, model="scripted")
-    python = fake_agent(tmp_path / "agent", "")
+def test_agents_that_say_nothing(tasks: list[Task], endpoint: Endpoint, tmp_path: Path) -> None:
+    python = _fake_agent(tmp_path / "agent", "")
     with pytest.raises(ServerError, match="without a word on 5 tasks"):
         run_tasks(tasks, endpoint, RunConfig(), python=python, workspace=tmp_path / "work")
 
 
-def test_servers_that_are_none(
-    tasks: list[Task], scripted_endpoint: ScriptedEndpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_servers_that_are_none(tasks: list[Task], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["run", "--tasks", str(tasks[0].folder.parent), "--workspace", str(tmp_path), "--agent-python", "/bin/true"]
     nobody = "http://127.0.0.1:9/v1"
     for more, error in (
         (["--base-url", nobody, "--model", "m"], "no model server answers"),
-        (["--base-url", scripted_endpoint.base_url, "--model", "m"], "serves scripted, not m"),
         (["--base-url", nobody, "--reference-solver"], "answers by itself"),
         ([], "base URL must be"),
         (["--agent", "aider"], "one of mini-swe-agent, openhands, got 'aider'"),
@@ -201,9 +211,10 @@ def test_servers_that_are_none(
     ):
         assert main([*flags, *more]) == 2
         assert error in capsys.readouterr().err
-    scripted_endpoint.raw_models = b"<html>"
-    assert main([*flags, "--base-url", scripted_endpoint.base_url, "--model", "m"]) == 2
-    assert "no list of models" in capsys.readouterr().err
+    for models, error in ((SERVED, "serves scripted, not m"), (b"<html>", "no list of models")):
+        with chat_server(lambda body: "x", models=models) as url:
+            assert main([*flags, "--base-url", url, "--model", "m"]) == 2
+        assert error in capsys.readouterr().err
 
 
 def test_one_run_a_workspace(tasks: list[Task], tmp_path: Path) -> None:

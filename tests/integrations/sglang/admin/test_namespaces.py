@@ -61,7 +61,7 @@ def test_what_is_forgotten_is_gone_and_the_rest_stays(tmp_path: Path) -> None:
 
 
 def test_the_store_and_other_replicas_forget_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store(f"memory://{tmp_path.name}", SCOPE)
+    store = open_store(f"sqlite:///{tmp_path}/store.sqlite3", SCOPE)
     with Replica(store) as one, Replica(store) as other:
         managed = ManagedEngine(tmp_path, engine=one.engine, sharing=one.sharing)
         for namespace in (A, B):

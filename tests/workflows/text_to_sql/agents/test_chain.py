@@ -1,21 +1,21 @@
+"""The chain of agents: what it asks, what it repairs, and how its answers are graded."""
+
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
-from chat_server import chat_server
-from openai import AsyncOpenAI
+from every import every
 
 from agentspec.workflows.text_to_sql import (
     Answer,
     ChainConfig,
+    Completion,
     Database,
-    OpenAIChat,
+    Message,
     Question,
     answer_questions,
     draw_questions,
@@ -23,48 +23,26 @@ from agentspec.workflows.text_to_sql import (
 from agentspec.workflows.text_to_sql.agents.prompts import SYSTEM, check_answer, links_answer
 from agentspec.workflows.text_to_sql.generated.domains import database_named
 
-# stage, user message -> answer text, or an int: an HTTP status to fail with
-Script = Callable[[str, str], str | int]
+DOUBT = check_answer("?", "", "repair", "hm")
+FAILS = Completion(error="InternalServerError")
 
 
-def fake_server(script: Script, finish_reason: str = "stop") -> AbstractContextManager[str]:
-    stages = {text: stage for stage, text in SYSTEM.items()}
-
-    def said(request: dict[str, Any]) -> str | int:
-        assert request["temperature"] == 0.0 and request["max_tokens"] == 256
-        system, user = request["messages"]
-        return script(stages[system["content"]], user["content"])
-
-    return chat_server(said, finish_reason)
-
-
-@pytest.fixture(scope="module")
-def questions(databases: dict[Database, Path]) -> list[Question]:
-    return list(islice(draw_questions(databases, split="heldout", seed=0), 8))
-
-
-def run(
-    script: Script, questions: list[Question], databases: dict[Database, Path], finish_reason: str = "stop"
-) -> list[Answer]:
-    async def chain(url: str) -> list[Answer]:
-        async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-            return await answer_questions(OpenAIChat(client, "tiny"), questions, databases, ChainConfig(concurrency=3))
-
-    with fake_server(script, finish_reason) as url:
-        return asyncio.run(chain(url))
-
-
-def stages(answer: Answer) -> list[str]:
-    return [call.stage for call in answer.calls]
-
-
-def gold_script(questions: list[Question], **changed: str | int) -> Script:
+class Gold:
     """A model that gives the gold answers, except for the stages in `changed`."""
 
-    def script(stage: str, user: str) -> str | int:
-        if stage in changed:
-            return changed[stage]
-        question = next(q for q in questions if q.text in user)
+    def __init__(self, questions: Sequence[Question], finish: str, changed: dict[str, str | Completion]) -> None:
+        self.seen: list[tuple[str, str]] = []
+        self._questions, self._finish, self._changed = questions, finish, changed
+
+    async def complete(self, messages: Sequence[Message], max_tokens: int) -> Completion:
+        system, user = (message["content"] for message in messages)
+        stage = next(name for name, text in SYSTEM.items() if text == system)
+        self.seen.append((stage, user))
+        said = self._changed.get(stage) or self._gold(stage, user)
+        return said if isinstance(said, Completion) else Completion(said, finish_reason=self._finish)
+
+    def _gold(self, stage: str, user: str) -> str:
+        question = next(q for q in self._questions if q.text in user)
         if stage == "link":
             return links_answer(database_named(question.database), question.text, question.query.links())
         if stage == "check":
@@ -72,77 +50,52 @@ def gold_script(questions: list[Question], **changed: str | int) -> Script:
             return check_answer(question.text, question.sql, "ok", "fine")
         return question.sql
 
-    return script
+
+@pytest.fixture(scope="module")
+def questions(databases: dict[Database, Path]) -> list[Question]:
+    return list(islice(draw_questions(databases, split="heldout", seed=0), 8))
 
 
-def test_right_sql_needs_three_calls(questions: list[Question], databases: dict[Database, Path]) -> None:
-    answers = run(gold_script(questions), questions, databases)
+REPAIRS = ["repair", "check"]
+
+
+@every(
+    ("changed", "finish", "outcome", "detail", "stages"),
+    [
+        ({}, "stop", "correct", "", []),
+        ({}, "length", "correct", "", []),
+        # Unreadable links and checks do not stop the chain.
+        ({"link": "no JSON", "check": "{"}, "stop", "correct", "", 2 * REPAIRS),
+        # SQL that fails is repaired, whatever the checker says.
+        ({"write": "SELECT town FROM nowhere;"}, "stop", "correct", "", REPAIRS),
+        # A repair that fails does not replace SQL that runs.
+        ({"check": DOUBT, "repair": "SELECT"}, "stop", "correct", "", 2 * REPAIRS),
+        ({"write": "SELECT 'x';"}, "stop", "wrong", "rows differ", []),
+        ({"write": "SELECT", "repair": "SELEC"}, "stop", "wrong", "syntax error", 2 * REPAIRS),
+        ({"write": "SELECT", "repair": "SELECT 'x"}, "length", "truncated", "", 2 * REPAIRS),
+        ({"check": FAILS}, "stop", "error", "check: InternalServerError", []),
+    ],
+)
+def test_answers_are_repaired_and_graded(
+    changed: dict[str, str | Completion],
+    finish: str,
+    outcome: str,
+    detail: str,
+    stages: list[str],
+    questions: list[Question],
+    databases: dict[Database, Path],
+) -> None:
+    model = Gold(questions, finish, changed)
+    answers: list[Answer] = asyncio.run(answer_questions(model, questions, databases, ChainConfig(concurrency=3)))
     assert [answer.question for answer in answers] == questions
     for answer in answers:
-        assert answer.outcome == "correct" and answer.sql == answer.question.sql
-        assert stages(answer) == ["link", "write", "check"]
-    completion = answers[0].calls[0].completion
-    assert (completion.prompt_tokens, completion.completion_tokens, completion.finish_reason) == (11, 7, "stop")
-    assert completion.extra == {"accept_length": 2.5} and completion.seconds > 0
-
-
-def test_unreadable_links_and_check_do_not_stop_the_chain(
-    questions: list[Question], databases: dict[Database, Path]
-) -> None:
-    answers = run(gold_script(questions, link="no JSON", check="{"), questions, databases)
-    for answer in answers:
-        assert answer.outcome == "correct"
-        assert stages(answer) == ["link", "write", "check", "repair", "check", "repair", "check"]
-
-
-def test_failing_sql_is_repaired_whatever_the_checker_says(
-    questions: list[Question], databases: dict[Database, Path]
-) -> None:
-    seen: list[str] = []
-    gold = gold_script(questions)
-
-    def script(stage: str, user: str) -> str | int:
-        if stage == "repair":
-            seen.append(user)
-        return "SELECT town FROM nowhere;" if stage == "write" else gold(stage, user)
-
-    for answer in run(script, questions, databases):
-        assert answer.outcome == "correct"
-        assert stages(answer) == ["link", "write", "check", "repair", "check"]
-    assert all("sql: SELECT town FROM nowhere;\nproblem: no such table: nowhere" in user for user in seen)
-
-
-def test_failing_repair_does_not_replace_running_sql(
-    questions: list[Question], databases: dict[Database, Path]
-) -> None:
-    doubt = check_answer("?", "", "repair", "hm")
-    for answer in run(gold_script(questions, check=doubt, repair="SELECT"), questions, databases):
-        assert answer.outcome == "correct" and answer.sql == answer.question.sql
-
-
-def test_wrong_rows_are_wrong(questions: list[Question], databases: dict[Database, Path]) -> None:
-    for answer in run(gold_script(questions, write="SELECT 'x';"), questions, databases):
-        assert answer.outcome == "wrong" and "rows differ" in answer.detail
-
-
-def test_sql_that_never_runs_is_wrong(questions: list[Question], databases: dict[Database, Path]) -> None:
-    for answer in run(gold_script(questions, write="SELECT", repair="SELEC"), questions, databases):
-        assert answer.outcome == "wrong" and answer.sql == "SELEC" and "syntax error" in answer.detail
-
-
-def test_cut_answers_are_truncated_unless_right(questions: list[Question], databases: dict[Database, Path]) -> None:
-    cut = run(gold_script(questions, write="SELECT", repair="SELECT 'x"), questions, databases, finish_reason="length")
-    assert {answer.outcome for answer in cut} == {"truncated"}
-    right = run(gold_script(questions), questions[:2], databases, finish_reason="length")
-    assert [answer.outcome for answer in right] == ["correct"] * 2
-
-
-def test_api_errors_are_recorded(questions: list[Question], databases: dict[Database, Path]) -> None:
-    answers = run(gold_script(questions, check=500), questions, databases)
-    for answer in answers:
-        assert answer.outcome == "error" and "check: InternalServerError" in answer.detail
-        assert stages(answer) == ["link", "write", "check"]
-        assert answer.calls[-1].completion.error and not answer.calls[0].completion.error
+        assert answer.outcome == outcome and detail in answer.detail
+        assert [call.stage for call in answer.calls] == ["link", "write", "check", *stages]
+        assert answer.sql == answer.question.sql or outcome != "correct"
+        assert bool(answer.calls[-1].completion.error) == (outcome == "error")
+    told = [user for stage, user in model.seen if stage == "repair"]
+    if "town" in str(changed.get("write")):
+        assert all("sql: SELECT town FROM nowhere;\nproblem: no such table: nowhere" in user for user in told)
 
 
 def test_config_refuses_impossible_limits() -> None:

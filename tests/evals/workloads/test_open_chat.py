@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
+from agentspec.evals.workloads.open_chat import draw_open_prompts
 
 
 def texts(split: str, seed: int, number: int) -> list[str]:

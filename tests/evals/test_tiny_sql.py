@@ -10,6 +10,8 @@ torch = pytest.importorskip("torch", reason="the model needs torch; `make setup`
 pytest.importorskip("transformers", reason="the model needs transformers; `make setup` installs it")
 
 from agentspec.evals import text_to_sql
+from agentspec.evals.sql_databases import render
+from agentspec.workflows.text_to_sql import Message
 
 FOLDER = text_to_sql.MODEL_FOLDER
 
@@ -22,6 +24,14 @@ def test_size_limits() -> None:
         assert sum(weights.get_tensor(name).numel() for name in set(weights.keys())) <= 6_000_000
     config = json.loads((FOLDER / "config.json").read_text())
     assert config["num_hidden_layers"] >= 6 and config["max_position_embeddings"] >= 4096
+
+
+def test_prompts_are_rendered_as_its_template_says() -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(FOLDER)
+    messages: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "naïve \u2192"}]
+    assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == render(messages)
 
 
 def test_chain_answers_heldout_questions(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,16 +12,12 @@ import hashlib
 import random
 from collections.abc import Iterator
 from datetime import timedelta
-from itertools import islice
 
 from agentspec.workflows.text_to_sql.agents.prompts import SYSTEM, Message
 from agentspec.workflows.text_to_sql.generated.databases import Column, Kind, Table
 from agentspec.workflows.text_to_sql.generated.domains import DATABASES
 from agentspec.workflows.text_to_sql.generated.questions import HELDOUT_PERCENT, Split
 from agentspec.workflows.text_to_sql.generated.wording import listing, quoted
-
-# One answer in twenty runs into a loop, where copying works best; most others end before this limit.
-OPEN_MAX_TOKENS = 64
 
 _KINDS: tuple[Kind, ...] = ("label", "category", "number", "date")
 _TABLES: tuple[Table, ...] = tuple(table for database in DATABASES for table in database.tables)
@@ -33,11 +29,6 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "number": ("with {p} above {v}", "whose {p} is less than {v}", "with {p} of at least {v}", "whose {p} is {v}"),
     "date": ("with {p} after {v}", "whose {p} is earlier than {v}"),
 }
-
-
-def open_requests(number: int, seed: int) -> list[list[Message]]:
-    """Held-out requests. Answer each with at most `OPEN_MAX_TOKENS`."""
-    return [list(messages) for messages in islice(draw_open_prompts(split="heldout", seed=seed), number)]
 
 
 def draw_open_prompts(*, split: Split, seed: int) -> Iterator[tuple[Message, ...]]:

@@ -1,1 +1,0 @@
-"""Training of the small models that ship."""

@@ -1,1 +1,0 @@
-"""The tiny SQL model: its corpus, tokenizer, network and training."""
