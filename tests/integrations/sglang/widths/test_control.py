@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -69,6 +71,27 @@ def test_the_first_step_of_a_shape_teaches_no_time() -> None:
         of.observe(planned, [1] * rows)
         assert of.controller.costs.num_observed == known, rows
     assert of.describe()["last_step"]["observed_ms"] == 250.0
+
+
+@pytest.mark.parametrize(("mode", "prompts", "counts"), [("extend", 3, True), ("extend", 1, False), ("idle", 0, False)])
+def test_prompts_that_are_read_together_between_steps_are_paid_for(
+    monkeypatch: pytest.MonkeyPatch, mode: str, prompts: int, counts: bool
+) -> None:
+    """A verification takes 10 ms, and what is between two of them 30 ms."""
+    of, now, requests = control(profile()), 0.0, [object() for _ in range(3)]
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    between: Any = SimpleNamespace(
+        forward_mode=SimpleNamespace(is_extend=lambda: mode == "extend"),
+        reqs=[None] * prompts,
+        extend_lens=[1] * prompts,
+    )
+    for _ in range(12):
+        of.step_begins(requests)
+        _, planned = of.plan(DRAFTS, CONTEXT)
+        planned.took(0.01)
+        of.interrupted(between)
+        now += 0.04
+    assert (of.rest > 0.01) == counts
 
 
 def test_rows_that_are_not_padded_are_paid_for_by_their_nodes() -> None:
