@@ -241,6 +241,8 @@ def test_a_bad_yaml_file_is_refused_without_its_text(tmp_path: Path) -> None:
 def test_all_unknown_variables_are_told_at_once() -> None:
     with pytest.raises(ConfigError, match="AGENTSPEC_ALPHA is unknown.*\n.*AGENTSPEC_X is unknown"):
         from_variables(alpha="1", x="1")
+    with pytest.raises(ConfigError, match="unknown setting alpha; known are mode, "):
+        Settings(alpha=1)
 
 
 @every(
