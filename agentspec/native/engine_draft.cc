@@ -172,11 +172,14 @@ void Engine::match_part(Request& request, const IndexPart& part, std::uint64_t i
   const std::size_t farthest =
       text.size() - static_cast<std::size_t>(std::min(own.tail_length(), max_pattern));
   // Parts come in the order of the last draft, except those that were replaced since.
-  while (known < request.matches.size() && request.matches[known].part_id != id) ++known;
+  std::size_t at = known;
+  while (at < request.matches.size() && request.matches[at].part_id != id) ++at;
   KnownMatch found{id, 0, farthest, {}, {}};
-  const bool is_known = known < request.matches.size();
   if (part.automaton) found.part_tokens = part.automaton->num_tokens();
-  if (is_known && request.matches[known].part_tokens == found.part_tokens) found = request.matches[known];
+  if (at < request.matches.size()) {
+    known = at;
+    if (request.matches[at].part_tokens == found.part_tokens) found = request.matches[at];
+  }
   if (part.automaton) {
     if (found.text_length < farthest) found = {id, found.part_tokens, farthest, {}, {}};
     for (; found.text_length < text.size(); ++found.text_length) {
@@ -211,17 +214,13 @@ bool Engine::match_parts(Request& request) const {
     num_later_tokens -= static_cast<std::int64_t>(part.num_tokens());
     const IndexPart source{part.growing ? &part.growing->automaton : nullptr, part.segment.get(),
                            num_later_tokens, part.dead};
-    std::size_t at = known;
-    match_part(request, source, part.id, at, request.global, config_.limits.max_pattern);
-    if (at < request.matches.size()) known = at;
+    match_part(request, source, part.id, known, request.global, config_.limits.max_pattern);
   }
   has_parts = match_siblings(request, known) || has_parts;
   if (request.prediction) {
     has_parts = true;
-    std::size_t at = known;
-    match_part(request, {request.prediction.get(), nullptr, 0, {}}, kPrediction, at, request.global,
+    match_part(request, {request.prediction.get(), nullptr, 0, {}}, kPrediction, known, request.global,
                config_.limits.max_pattern);
-    if (at < request.matches.size()) known = at;
   }
   for (const Corpus& corpus : corpora_) {
     if (!corpus.names.empty() &&
@@ -229,10 +228,8 @@ bool Engine::match_parts(Request& request) const {
       continue;
     }
     has_parts = true;
-    std::size_t at = known;
-    match_part(request, {nullptr, corpus.segment.get(), 0, {}}, corpus.id, at, request.corpora,
+    match_part(request, {nullptr, corpus.segment.get(), 0, {}}, corpus.id, known, request.corpora,
                config_.limits.max_pattern);
-    if (at < request.matches.size()) known = at;
   }
   request.matches.swap(request.new_matches);
   return has_parts;
@@ -400,34 +397,23 @@ void Engine::draft_rows(DraftBatch& batch) {
   batch.match_lens.clear();
   batch.scores.clear();
   batch.outcomes.clear();
-  const auto append = [&](Request* found) {
-    if (found == nullptr) {
-      batch.tokens.push_back(0);
-      batch.parents.push_back(-1);
-      batch.estimates.push_back(1.0F);
-      batch.sources.push_back(static_cast<std::uint8_t>(Source::kRoot));
-      batch.match_lens.push_back(0);
-      batch.scores.push_back(0.0F);
-      batch.outcomes.push_back(static_cast<std::uint8_t>(Outcome::kNotOpen));
-      batch.offsets.push_back(static_cast<std::int32_t>(batch.tokens.size()));
-      return;
+  const auto append_node = [&](const DraftNode& node) {
+    batch.tokens.push_back(node.token);
+    batch.parents.push_back(node.parent);
+    batch.estimates.push_back(static_cast<float>(node.estimate));
+    batch.sources.push_back(static_cast<std::uint8_t>(node.source));
+  };
+  const auto append = [&](Request* request) {
+    append_node({request != nullptr ? request->last_token : 0, -1, 1.0, Source::kRoot, {}});
+    if (request != nullptr) {
+      for (const DraftNode& node : request->draft.nodes) append_node(node);
     }
-    Request& request = *found;
-    batch.tokens.push_back(request.last_token);
-    batch.parents.push_back(-1);
-    batch.estimates.push_back(1.0F);
-    batch.sources.push_back(static_cast<std::uint8_t>(Source::kRoot));
-    for (const DraftNode& node : request.draft.nodes) {
-      batch.tokens.push_back(node.token);
-      batch.parents.push_back(node.parent);
-      batch.estimates.push_back(static_cast<float>(node.estimate));
-      batch.sources.push_back(static_cast<std::uint8_t>(node.source));
-    }
-    batch.match_lens.push_back(request.draft.match_length);
-    batch.scores.push_back(static_cast<float>(request.draft.score));
-    batch.outcomes.push_back(static_cast<std::uint8_t>(request.outcome));
+    batch.match_lens.push_back(request != nullptr ? request->draft.match_length : 0);
+    batch.scores.push_back(request != nullptr ? static_cast<float>(request->draft.score) : 0.0F);
+    const Outcome outcome = request != nullptr ? request->outcome : Outcome::kNotOpen;
+    batch.outcomes.push_back(static_cast<std::uint8_t>(outcome));
     batch.offsets.push_back(static_cast<std::int32_t>(batch.tokens.size()));
-    request.drafted.swap(request.draft.nodes);
+    if (request != nullptr) request->drafted.swap(request->draft.nodes);
   };
   // A request that occurs twice has only one place for its draft, so such rows are drafted one by one.
   bool is_distinct = true;

@@ -131,10 +131,8 @@ bool Engine::match_siblings(Request& request, std::size_t& known) const {
     const RequestPtr other = sibling.lock();
     if (!other || !other->is_open || !other->shown || other->shown->num_tokens == 0) continue;
     has_text = true;
-    std::size_t at = known;
-    match_part(request, {&other->shown->automaton, nullptr, 0, {}}, other->shown->id, at, request.global,
+    match_part(request, {&other->shown->automaton, nullptr, 0, {}}, other->shown->id, known, request.global,
                std::min(config_.limits.max_pattern, kPattern));
-    if (at < request.matches.size()) known = at;
   }
   return has_text;
 }

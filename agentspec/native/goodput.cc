@@ -1,7 +1,6 @@
 #include "goodput.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <functional>
@@ -81,32 +80,6 @@ void check(const GoodputStep& step, const PlanArrays& out) {
 // A key that ascends as the estimate descends. The bits of non-negative floats ascend with their values.
 std::uint32_t rank_key(float estimate) {
   return estimate > 0.0F ? ~std::bit_cast<std::uint32_t>(estimate) : ~std::uint32_t{0};
-}
-
-// A stable sort of pairs by their first values; `other` is scratch.
-void sort_by_first(std::vector<std::pair<std::uint32_t, std::uint32_t>>& pairs,
-                   std::vector<std::pair<std::uint32_t, std::uint32_t>>& other) {
-  constexpr std::size_t kDigits = 4;
-  constexpr std::uint32_t kBase = 256;
-  // A radix sort does not pay off for a few pairs.
-  if (pairs.size() < 64) {
-    // This is stable too, because the second values ascend.
-    std::sort(pairs.begin(), pairs.end());
-    return;
-  }
-  std::array<std::array<std::uint32_t, kBase>, kDigits> counts{};
-  for (const auto& [key, _] : pairs) {
-    for (std::size_t digit = 0; digit < kDigits; ++digit) ++counts[digit][(key >> (8 * digit)) % kBase];
-  }
-  other.resize(pairs.size());
-  for (std::size_t digit = 0; digit < kDigits; ++digit) {
-    std::array<std::uint32_t, kBase>& places = counts[digit];
-    if (places[(pairs.front().first >> (8 * digit)) % kBase] == pairs.size()) continue;
-    std::uint32_t before = 0;
-    for (std::uint32_t& place : places) before += std::exchange(place, before);
-    for (const auto& pair : pairs) other[places[(pair.first >> (8 * digit)) % kBase]++] = pair;
-    pairs.swap(other);
-  }
 }
 
 }  // namespace
@@ -298,7 +271,8 @@ void Goodput::rank(const GoodputStep& step) {
       keys_.emplace_back(key, node);
     }
   }
-  sort_by_first(keys_, sorted_);
+  // Of equal keys the earlier node comes first, as the pairs' second values ascend.
+  std::sort(keys_.begin(), keys_.end());
   std::size_t column = 1;
   std::size_t left = rows;
   for (const auto& [_, node] : keys_) {

@@ -200,7 +200,6 @@ class Goodput {
   // Scratch, kept so that a step allocates nothing. One value per node, used where nodes are ranked:
   std::vector<std::size_t> places_;  // the node's column, from 1; roots have 0
   std::vector<std::pair<std::uint32_t, std::uint32_t>> keys_;
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> sorted_;
   // One value per column:
   std::vector<double> estimates_;
   std::vector<std::int64_t> sizes_;

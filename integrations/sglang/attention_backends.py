@@ -31,14 +31,6 @@ from agentspec.integrations.sglang import arguments
 from agentspec.integrations.sglang.sglang_types import ServerArgs
 
 TREE_BACKENDS = frozenset({"triton", "flashinfer", "fa3", "fa4", "intel_amx"})
-CHAIN_BACKENDS = frozenset(
-    {
-        *("trtllm_mha", "trtllm_mla", "cutedsl_mla", "tokenspeed_mla", "flashmla", "cutlass_mla"),
-        *("dsa", "nsa", "qsa", "dsv4", "compressed", "torch_native", "flex_attention", "dual_chunk_flash_attn"),
-        *("hpc_ops", "minicpm_flashattn", "minicpm_flashinfer", "llada2_cfg_flashinfer"),
-        *("aiter", "wave", "ascend", "intel_xpu"),
-    }
-)
 # Backends that take the width of a verify step from the step itself, if no graph fixes it. The others read it from the
 # configuration once, and would split a narrower step into wrong rows.
 _ANY_WIDTH_BACKENDS = frozenset({"triton", "flashinfer", "intel_amx"})

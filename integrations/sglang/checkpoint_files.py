@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from agentspec.errors import ConfigError
 
 _CONFIG = "config.json"
-# A safetensors file has the header's length as little-endian uint64, the header as JSON, and the tensors' bytes.
-_LENGTH_BYTES = 8
-_MAX_HEADER_BYTES = 100_000_000
-_DTYPES: dict[str, np.dtype[Any]] = {"I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "BOOL": np.dtype("?")}
+_WHOLE_NUMBERS = ("I64", "I32", "BOOL")
 
 
 def find_folder(name: str) -> Path | None:
@@ -91,16 +89,12 @@ def read_tensor(folder: Path, name: str) -> np.ndarray[Any, Any] | None:
         ConfigError: The file is damaged.
     """
     found = _find_safetensor(folder, name)
-    if found is None or found[1].get("dtype") not in _DTYPES:
+    if found is None:
         return None
-    path, entry, data_start = found
-    try:
-        begin, end = entry["data_offsets"]
-        with path.open("rb") as file:
-            file.seek(data_start + begin)
-            return np.frombuffer(file.read(end - begin), _DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"cannot read the tensor {name} of {path}: {error}; copy or convert it again") from error
+    path, key = found
+    with safe_open(path, "numpy") as file:
+        is_number = file.get_slice(key).get_dtype() in _WHOLE_NUMBERS
+        return cast(np.ndarray[Any, Any], file.get_tensor(key)) if is_number else None
 
 
 def token_ids(folder: Path) -> dict[str, int] | None:
@@ -122,28 +116,17 @@ def _is_named(key: str, name: str) -> bool:
     return key == name or key.endswith("." + name)
 
 
-def _find_safetensor(folder: Path, name: str) -> tuple[Path, dict[str, Any], int] | None:
-    """The file, the header entry, and the offset in bytes of the file's data."""
+def _find_safetensor(folder: Path, name: str) -> tuple[Path, str] | None:
+    """The file that holds the tensor, and the tensor's name there."""
     for path in sorted(folder.glob("*.safetensors")):
-        header, data_start = _read_header(path)
-        for key, entry in header.items():
-            if _is_named(key, name):
-                return path, entry, data_start
+        try:
+            with safe_open(path, "numpy") as file:
+                found = next((key for key in file.keys() if _is_named(key, name)), None)  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(f"{path} must be a safetensors file: {error}; copy it again") from error
+        if found is not None:
+            return path, found
     return None
-
-
-def _read_header(path: Path) -> tuple[dict[str, Any], int]:
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-            if length > _MAX_HEADER_BYTES:
-                raise ValueError(f"its header claims {length} bytes")
-            header = json.loads(file.read(length))
-        if not isinstance(header, dict):
-            raise TypeError("its header is no JSON object")
-    except (OSError, TypeError, ValueError) as error:
-        raise ConfigError(f"{path} must be a safetensors file: {error}; copy it again") from error
-    return header, _LENGTH_BYTES + length
 
 
 def _pickled_strings(path: Path) -> set[str]:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from agentspec.integrations.sglang_cpu.imports import KERNELS, install, is_installed
 
-__all__ = ["activate", "environment", "patch_sglang"]
+__all__ = ["activate", "environment"]
 
 SITE = Path(__file__).resolve().parent / "site"
 
@@ -73,24 +73,6 @@ def environment() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(SITE), *paths]),
         **{name: os.environ.get(name, value) for name, value in _DEFAULTS.items()},
     }
-
-
-def patch_sglang() -> None:
-    """Patch SGLang for a CPU.
-
-    The patches let the fall-back attention backend verify token trees, let verification sample and skip padding, allow
-    the overlap schedule where it is requested, and choose the number of threads for each forward. See `backend`,
-    `verification`, `ragged`, `overlap` and `threads`. Importing SGLang after `activate()` applies them; another call is
-    harmless.
-    """
-    from agentspec.integrations.sglang_cpu import backend, overlap, ragged, threads, verification
-
-    backend.patch_sglang()
-    verification.patch_verification()
-    threads.patch_threads()
-    ragged.patch_ragged()
-    overlap.patch_overlap_rule()
-    overlap.patch_relay()
 
 
 def _is_needed() -> bool:

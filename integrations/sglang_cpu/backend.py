@@ -19,13 +19,6 @@ _FALL_BACK = "torch_native"
 _CPU = "intel_amx"
 
 
-def patch_sglang() -> None:
-    """Apply all three patches; imports SGLang. Calling it again changes nothing."""
-    patch_attention_registry()
-    patch_draft_backends()
-    patch_lengths()
-
-
 def patch_attention_registry() -> None:
     """Make `torch_native` name the implementation that is registered as `intel_amx`."""
     registry = importlib.import_module("sglang.srt.layers.attention.attention_registry")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
@@ -39,44 +39,40 @@ def is_installed() -> bool:
 
 
 class ReferenceFinder(MetaPathFinder):
-    """Finds the reference `sgl_kernel` and adds a step before or after the import of some other modules."""
+    """Finds the reference `sgl_kernel`, and adds a step to the import of some other modules."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname == "sgl_kernel":
             return spec_from_file_location(fullname, KERNELS / "__init__.py", submodule_search_locations=[str(KERNELS)])
-        if fullname not in _STEPS:
+        if fullname != "torchvision" and fullname not in _PATCHES:
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    before, after = _STEPS[fullname]
-                    spec.loader = _SteppedLoader(spec, spec.loader, before, after)
+                    spec.loader = _SteppedLoader(spec, spec.loader)
                 return spec
         return None
 
 
-Step = Callable[[ModuleSpec], None]
-
-
 class _SteppedLoader(Loader):
-    """Runs one step before and one after a module's own loader, then hands the module back to that loader."""
+    """Adds a step before or after a module's own loader, then hands the module back to that loader."""
 
-    def __init__(self, spec: ModuleSpec, loader: Loader, before: Step | None, after: Step | None) -> None:
-        self._spec, self._loader, self._before, self._after = spec, loader, before, after
+    def __init__(self, spec: ModuleSpec, loader: Loader) -> None:
+        self._spec, self._loader = spec, loader
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self._spec.loader = module.__loader__ = self._loader
-        if self._before is not None:
-            self._before(self._spec)
+        if self._spec.name == "torchvision":
+            _define_torchvision_ops(self._spec)
         self._loader.exec_module(module)
-        if self._after is not None:
-            self._after(self._spec)
+        for beside, function in _PATCHES.get(self._spec.name, ()):
+            getattr(importlib.import_module(f"{_PACKAGE}.{beside}"), function)()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -107,53 +103,16 @@ def _define_torchvision_ops(spec: ModuleSpec) -> None:
 _torchvision: Any = None
 
 
-def _patch_attention_registry(spec: ModuleSpec) -> None:
-    importlib.import_module(f"{_PACKAGE}.backend").patch_attention_registry()
-
-
-def _patch_draft_backends(spec: ModuleSpec) -> None:
-    importlib.import_module(f"{_PACKAGE}.backend").patch_draft_backends()
-
-
-def _patch_grammars(spec: ModuleSpec) -> None:
-    importlib.import_module(f"{_PACKAGE}.grammars").patch_grammars()
-
-
-def _patch_lengths(spec: ModuleSpec) -> None:
-    importlib.import_module(f"{_PACKAGE}.backend").patch_lengths()
-
-
-def _patch_verification(spec: ModuleSpec) -> None:
-    importlib.import_module(f"{_PACKAGE}.verification").patch_verification()
-
-
-def _patch_forwards(spec: ModuleSpec) -> None:
-    importlib.import_module(f"{_PACKAGE}.threads").patch_threads()
-    # Around the other, which is to see how many tokens are left.
-    importlib.import_module(f"{_PACKAGE}.ragged").patch_ragged()
-
-
-def _patch_draft_workers(spec: ModuleSpec) -> None:
-    importlib.import_module(f"{_PACKAGE}.drafter.plug_in").patch_draft_workers()
-
-
-def _patch_overlap_rule(spec: ModuleSpec) -> None:
-    importlib.import_module(f"{_PACKAGE}.overlap").patch_overlap_rule()
-
-
-def _patch_relay(spec: ModuleSpec) -> None:
-    importlib.import_module(f"{_PACKAGE}.overlap").patch_relay()
-
-
-_STEPS: dict[str, tuple[Step | None, Step | None]] = {
-    "torchvision": (_define_torchvision_ops, None),
-    "sglang.srt.arg_groups.speculative_hook": (None, _patch_overlap_rule),
-    "sglang.srt.constrained.xgrammar_backend": (None, _patch_grammars),
-    "sglang.srt.layers.attention.attention_registry": (None, _patch_attention_registry),
-    "sglang.srt.layers.attention.intel_amx_backend": (None, _patch_lengths),
-    "sglang.srt.managers.overlap_utils": (None, _patch_relay),
-    "sglang.srt.model_executor.model_runner": (None, _patch_forwards),
-    "sglang.srt.speculative.draft_utils": (None, _patch_draft_backends),
-    "sglang.srt.speculative.eagle_utils": (None, _patch_verification),
-    "sglang.srt.speculative.eagle_worker_v2": (None, _patch_draft_workers),
+# What runs once a module of SGLang is imported, in this order: functions of modules beside this file.
+_PATCHES: dict[str, tuple[tuple[str, str], ...]] = {
+    "sglang.srt.arg_groups.speculative_hook": (("overlap", "patch_overlap_rule"),),
+    "sglang.srt.constrained.xgrammar_backend": (("grammars", "patch_grammars"),),
+    "sglang.srt.layers.attention.attention_registry": (("backend", "patch_attention_registry"),),
+    "sglang.srt.layers.attention.intel_amx_backend": (("backend", "patch_lengths"),),
+    "sglang.srt.managers.overlap_utils": (("overlap", "patch_relay"),),
+    # The second goes around the first, which is to see how many tokens are left.
+    "sglang.srt.model_executor.model_runner": (("threads", "patch_threads"), ("ragged", "patch_ragged")),
+    "sglang.srt.speculative.draft_utils": (("backend", "patch_draft_backends"),),
+    "sglang.srt.speculative.eagle_utils": (("verification", "patch_verification"),),
+    "sglang.srt.speculative.eagle_worker_v2": (("drafter.plug_in", "patch_draft_workers"),),
 }

@@ -15,41 +15,42 @@ lengths (each row's context counts as the mean), or more than one GPU.
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated
 
-from agentspec.errors import ConfigError
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as checked
 
 _BYTES = 2
 """The number of bytes of a weight or of a cached value in bfloat16."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Seconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+
+
+@checked(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class ForwardTime:
     """The coefficients of the time of a forward pass, in seconds; see the module for the formula.
 
     Raises:
-        ConfigError: A coefficient is negative or not finite, or all are zero.
+        ValueError: A coefficient is negative or not finite, or all are zero.
     """
 
-    fixed: float = 0.0
+    fixed: Seconds = 0.0
     """The time of every pass in addition to bytes and operations."""
-    weights: float = 0.0
+    weights: Seconds = 0.0
     """The time to read all weights once."""
-    per_token: float = 0.0
+    per_token: Seconds = 0.0
     """The time for the linear layers' operations on one token."""
-    per_context: float = 0.0
+    per_context: Seconds = 0.0
     """The time to read one token of the KV cache."""
-    per_pair: float = 0.0
+    per_pair: Seconds = 0.0
     """The time for attention's operations between one computed token and one token of context."""
-    per_row: float = 0.0
+    per_row: Seconds = 0.0
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            require_seconds(name, value)
         if not any(asdict(self).values()):
-            raise ConfigError("a forward pass must take some time, but all its coefficients are 0")
+            raise ValueError("a forward pass must take some time, but all its coefficients are 0")
 
     def seconds(self, rows: int, tokens: int, context: float) -> float:
         """Seconds of one pass.
@@ -174,9 +175,3 @@ def _time(shape: ModelShape, device: Accelerator, layers: int, read: int, multip
         per_context=kv_bytes / device.bandwidth,
         per_pair=pair / device.flops,
     )
-
-
-def require_seconds(name: str, value: Any) -> None:
-    """Raises ConfigError unless the value is a number of seconds, finite and at least 0."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
-        raise ConfigError(f"{name} must be seconds >= 0 and finite, got {value!r}")

@@ -26,40 +26,42 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, StrictBool, ValidationError
+from pydantic.dataclasses import dataclass as checked
 
 from agentspec.errors import ConfigError
 from agentspec.integrations.emulated_device.models.forward_times import (
     Accelerator,
     ForwardTime,
     ModelShape,
+    Seconds,
     head_extend_time,
     head_time,
     prefill_time,
-    require_seconds,
     target_time,
 )
 
 _FORMAT, _VERSION = "agentspec-step-times", 1
-_PASSES = ("target_pass", "prefill_pass", "draft", "extend")
 
 DRAFT_VOCABULARY = 32000
 """The number of tokens in the draft vocabulary of a published EAGLE-3 head."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class StepTimes:
     """Seconds of all work of an emulated device, and of the launches of its host.
 
     Raises:
-        ConfigError: A value has the wrong type or is negative.
+        ValueError: A value has the wrong type or is negative.
     """
 
-    name: str
+    name: Annotated[str, Field(min_length=1)]
     """The name of the model and its device, for reports."""
-    blocking: bool
+    blocking: StrictBool
     """Whether the host waits for every pass, as on a CPU. If not, work is queued, as on a GPU."""
     target_pass: ForwardTime
     prefill_pass: ForwardTime
@@ -67,35 +69,22 @@ class StepTimes:
     """The time of a pass of the draft model."""
     extend: ForwardTime
     """The time of the draft model's pass over verified or prompt tokens."""
-    kernel_seconds: float = 0.0
+    kernel_seconds: Seconds = 0.0
     """Seconds of a small eager kernel on the device."""
-    kernel_seconds_per_byte: float = 0.0
-    copy_seconds: float = 0.0
+    kernel_seconds_per_byte: Seconds = 0.0
+    copy_seconds: Seconds = 0.0
     """Seconds of a small copy between host and device."""
-    copy_seconds_per_byte: float = 0.0
-    host_function_dispatch: float = 0.0
+    copy_seconds_per_byte: Seconds = 0.0
+    host_function_dispatch: Seconds = 0.0
     """Seconds from when a stream comes to a function of the host until the host runs it."""
-    host_launch: float = 0.0
+    host_launch: Seconds = 0.0
     """Seconds of the host for one eager torch operation on a GPU."""
-    host_graph_launch: float = 0.0
+    host_graph_launch: Seconds = 0.0
     """Seconds of the host to fill a captured graph's inputs and launch it."""
-    host_prefill_launch: float = 0.0
+    host_prefill_launch: Seconds = 0.0
     """Seconds of the host to launch a prefill, which runs without a graph."""
     note: str = ""
     """The sources of the figures."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise ConfigError(f"name must be text, got {self.name!r}")
-        if not isinstance(self.blocking, bool):
-            raise ConfigError(f"blocking must be true or false, got {self.blocking!r}")
-        if not isinstance(self.note, str):
-            raise ConfigError(f"note must be text, got {self.note!r}")
-        for name in _PASSES:
-            if not isinstance(getattr(self, name), ForwardTime):
-                raise ConfigError(f"{name} must hold the coefficients of a forward pass, got {getattr(self, name)!r}")
-        for name in _SECONDS:
-            require_seconds(name, getattr(self, name))
 
     def target(self, rows: int, tokens: int, context: int) -> float:
         """Seconds of a decode or verify step of `rows` requests.
@@ -177,22 +166,17 @@ class StepTimes:
             return _parsed(json.loads(path.read_text(encoding="utf-8")))
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
+        except ValidationError as error:
+            told = "; ".join(f"{'.'.join(map(str, of['loc']))}: {of['msg']}" for of in error.errors())
+            raise ConfigError(f"{path} holds no step times: {told}") from error
         except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"{path} holds no step times: {error!r}") from error
-
-
-_SECONDS = (
-    *("kernel_seconds", "kernel_seconds_per_byte", "copy_seconds", "copy_seconds_per_byte"),
-    *("host_function_dispatch", "host_launch", "host_graph_launch", "host_prefill_launch"),
-)
 
 
 def _parsed(content: Mapping[str, Any]) -> StepTimes:
     if (content["format"], content["version"]) != (_FORMAT, _VERSION):
         raise ConfigError(f"the format must be {_FORMAT} {_VERSION}, got {content['format']} {content['version']}")
     values = {name: value for name, value in content.items() if name not in ("format", "version")}
-    for name in _PASSES:
-        values[name] = ForwardTime(**values[name])
     return StepTimes(**values)
 
 

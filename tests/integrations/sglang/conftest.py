@@ -174,8 +174,8 @@ def _faulty_plugin(site: Path) -> Path:
                 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
 
                 failed = set()
-                Engine.grow = failing(Engine.grow, 7, failed)
-                Engine.draft_rows = failing(Engine.draft_rows, 3, failed)
+                Engine.follow = failing(Engine.follow, 7, failed)
+                Engine.draft_followed = failing(Engine.draft_followed, 3, failed)
                 VerifyStaging.build = failing(VerifyStaging.build, 5, failed, ends_step=True)
                 worker_class = registration._worker_class
 

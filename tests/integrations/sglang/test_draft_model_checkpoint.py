@@ -79,6 +79,12 @@ def test_the_shipped_drafters_fit_the_shipped_model() -> None:
         ("DeepseekV3ForCausalLM", {"num_nextn_predict_layers": 1}, "EAGLE"),
         ("LlamaForCausalLMEagle3", AUX_LAYERS, "EAGLE3"),
         ("Eagle3DeepseekV2ForCausalLM", AUX_LAYERS, "EAGLE3"),
+        # An EAGLE-3 head may be of another width if it reads the target's.
+        ("LlamaForCausalLMEagle3", {"hidden_size": 6, "target_hidden_size": 8, **AUX_LAYERS}, "EAGLE3"),
+        # The layers are left to SGLang.
+        ("LlamaForCausalLMEagle3", {}, "EAGLE3"),
+        # The whole vocabulary needs no maps.
+        ("LlamaForCausalLMEagle3", {"draft_vocab_size": 12, **AUX_LAYERS}, "EAGLE3"),
         ("LlamaForCausalLM", {"hidden_size": 4}, "STANDALONE"),
         ("Qwen3ForCausalLM", {"num_nextn_predict_layers": 0}, "STANDALONE"),
     ],
@@ -87,8 +93,17 @@ def test_the_base_follows_from_architecture_and_config(
     tmp_path: Path, target: Path, architecture: str, config: dict[str, Any], base: str
 ) -> None:
     draft = write_model(tmp_path / "draft", architecture, **config)
-    assert inspect(draft, target).base == base
+    found = inspect(draft, target)
+    assert (found.base, found.hidden_size) == (base, config.get("hidden_size", 8))
+    if base == "EAGLE3":
+        assert found.aux_layer_ids == ((1, 4, 7) if "eagle_config" in config else None)
+        assert found.draft_vocab_size == 12
     assert inspect(draft, target, base.lower()).base == base
+
+
+def test_next_token_layers_that_the_config_does_not_mention(tmp_path: Path, target: Path) -> None:
+    draft = write_model(tmp_path / "draft", "Qwen3NextForCausalLM")
+    assert inspect(draft, target, "EAGLE").base == "EAGLE"
 
 
 HEAD, HEAD3, LLAMA = "LlamaForCausalLMEagle", "LlamaForCausalLMEagle3", "LlamaForCausalLM"
@@ -133,11 +148,6 @@ def test_a_target_with_too_few_layers_for_the_usual_aux_layers(tmp_path: Path, t
     assert "needs a target of 7 or more" in refused(write_model(tmp_path / "draft", HEAD3), target)
 
 
-def test_next_token_layers_that_the_config_does_not_mention(tmp_path: Path, target: Path) -> None:
-    draft = write_model(tmp_path / "draft", "Qwen3NextForCausalLM")
-    assert inspect(draft, target, "EAGLE").base == "EAGLE"
-
-
 def test_folders_that_are_no_models(tmp_path: Path, target: Path) -> None:
     assert "is not there" in refused(tmp_path / "nowhere", target)
     empty = tmp_path / "empty"
@@ -159,11 +169,6 @@ def test_the_same_number_of_tokens_with_other_ids(tmp_path: Path, target: Path) 
     write_tokenizer(draft, {"b": 0, "a": 1}, ("<end>", 2))
     said = refused(draft, target)
     assert "2 tokens have other ids" in said and "the first 'a' with 1 and 0" in said
-
-
-def test_an_eagle3_head_may_be_of_another_width_if_it_reads_the_target_s(tmp_path: Path, target: Path) -> None:
-    draft = write_model(tmp_path / "d", "LlamaForCausalLMEagle3", hidden_size=6, target_hidden_size=8, **AUX_LAYERS)
-    assert inspect(draft, target).hidden_size == 6
 
 
 def test_a_target_whose_language_model_is_a_section(tmp_path: Path, target: Path) -> None:
@@ -195,10 +200,6 @@ def test_a_reduced_vocabulary_whose_maps_are_missing_or_wrong(
     assert said in refused(write_eagle3(tmp_path / "draft", maps), target)
 
 
-def test_the_whole_vocabulary_needs_no_maps(tmp_path: Path, target: Path) -> None:
-    assert inspect(write_eagle3(tmp_path / "draft", {}, draft_vocab_size=12), target).draft_vocab_size == 12
-
-
 def test_weights_that_torch_saved_are_read_without_executing_them(tmp_path: Path, target: Path) -> None:
     draft = write_eagle3(tmp_path / "draft", {})
     (draft / "model.safetensors").unlink()
@@ -222,10 +223,6 @@ def test_damaged_weights(tmp_path: Path, target: Path) -> None:
     (draft / "model.safetensors").unlink()
     (draft / "pytorch_model.bin").write_bytes(b"no zip")
     assert "that torch.save wrote" in refused(draft, target)
-
-
-def test_aux_layers_that_are_left_to_sglang(tmp_path: Path, target: Path) -> None:
-    assert inspect(write_model(tmp_path / "draft", "LlamaForCausalLMEagle3"), target).aux_layer_ids is None
 
 
 def test_a_hub_name_needs_the_base_unless_it_is_in_the_cache(

@@ -73,17 +73,15 @@ def test_ordinary_requests_pass() -> None:
     check_request(SimpleNamespace(sampling_params=None), [1], vocab_size=10)
 
 
-@pytest.mark.parametrize(("tokens", "named"), [([1, 10], "10 at index 1"), ([-1], "-1 at index 0")])
-def test_token_ids_outside_the_vocabulary(tokens: list[int], named: str) -> None:
-    with pytest.raises(ValueError, match=rf"\[0, 10\), got {named}"):
-        check_request(request(), tokens, vocab_size=10)
-
-
-def test_an_empty_prompt_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one token"):
-        check_request(request(), [], vocab_size=10)
-
-
-def test_beam_search_is_refused() -> None:
-    with pytest.raises(ValueError, match="beam_width must be 1"):
-        check_request(request(beam_width=4), [1], vocab_size=10)
+@every(
+    ("sampling", "tokens", "told"),
+    [
+        ({}, [1, 10], r"\[0, 10\), got 10 at index 1"),
+        ({}, [-1], r"\[0, 10\), got -1 at index 0"),
+        ({}, [], "at least one token"),
+        ({"beam_width": 4}, [1], "beam_width must be 1"),
+    ],
+)
+def test_other_requests_are_refused(sampling: dict[str, Any], tokens: list[int], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        check_request(request(**sampling), tokens, vocab_size=10)
