@@ -23,7 +23,7 @@ from agentspec.analysis.measures.replays import (
 )
 from agentspec.analysis.measures.states import Recorded, record, recorded_config
 from agentspec.analysis.replay import Call, EngineSystem, replay
-from agentspec.simulation import acceptance_at_rate, record_acceptance
+from agentspec.simulation import acceptance_at_rate
 
 BUDGET = 64 << 20
 CONFIG = engine_config(16, BUDGET)
@@ -174,15 +174,6 @@ def test_recorded_drafts_are_walked_as_a_replay_walks_them() -> None:
     # Estimates learn differently when every position is recorded, so the number of steps may differ a little.
     assert lengths.tokens.sum() == replayed.tokens.sum()
     assert lengths.steps.sum() == pytest.approx(replayed.steps.sum(), rel=0.05)
-
-
-@pytest.mark.parametrize("alpha", [None, 2.0])
-def test_drafts_are_recorded_as_the_simulation_records_them(alpha: float | None) -> None:
-    sampled = drawn(6, 2)
-    found = recorded("cold", sampled, in_order(sampled), alpha).acceptance
-    expected = record_acceptance("cold", sampled.measured, recorded_config(alpha, BUDGET))
-    for name in ("starts", "num_nodes", "parents", "estimates", "accepted"):
-        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-6, err_msg=name)
 
 
 def test_what_other_clients_are_still_writing_was_not_learnt() -> None:
