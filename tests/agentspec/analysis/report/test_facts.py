@@ -18,6 +18,7 @@ from agentspec.analysis.logs.sample import SampleLimits
 from agentspec.analysis.measures.grid import ALPHAS, TAUS, WIDTHS
 from agentspec.analysis.report import ReportConfig, report_facts, summary
 from agentspec.analysis.report.facts import WIDTH
+from agentspec.analysis.report.page import page
 from agentspec.analysis.report.schema import Facts
 
 
@@ -25,6 +26,7 @@ def facts_of(*paths: Path, **settings: Any) -> dict[str, Any]:
     config = ReportConfig(**{"concurrency": (1,), **settings})
     facts = report_facts(paths, byte_tokenizer(), config)
     Facts.model_validate_json(json.dumps(facts), strict=True)
+    assert page(facts).endswith("</html>")
     return facts
 
 
