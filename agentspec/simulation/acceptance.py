@@ -13,7 +13,6 @@ An output's last token is never drafted, it is always a bonus token, as in agent
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,20 +153,3 @@ class Acceptance:
             raise
         except (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile) as error:
             raise ConfigError(f"cannot read the acceptance file {path}: {error}; record it again") from error
-
-
-def concatenated(name: str, parts: Sequence[Acceptance]) -> Acceptance:
-    """The requests of all parts, in order. Raises ConfigError if there is no part, or widths differ."""
-    if not parts or len({part.max_width for part in parts}) > 1:
-        raise ConfigError(f"parts must be of one width, got {sorted({part.max_width for part in parts})}")
-    lengths = np.concatenate([np.diff(part.starts) for part in parts])
-    return Acceptance(
-        name=name,
-        prompt_tokens=np.concatenate([part.prompt_tokens for part in parts]),
-        cached_tokens=np.concatenate([part.cached_tokens for part in parts]),
-        starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        num_nodes=np.concatenate([part.num_nodes for part in parts]),
-        estimates=np.concatenate([part.estimates for part in parts]),
-        parents=np.concatenate([part.parents for part in parts]),
-        accepted=np.concatenate([part.accepted for part in parts]),
-    )

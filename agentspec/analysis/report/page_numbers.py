@@ -11,6 +11,7 @@ UNKNOWN = "not known"
 # A number that would be written as 1000 of a unit is written as 1.00 of the next.
 _ROUNDED_UP = 0.9995
 
+
 def _of_a_number(write: Callable[..., str]) -> Callable[..., str]:
     """Makes a filter of a function of numbers: any other value is not known."""
 
