@@ -8,7 +8,7 @@ import pytest
 from agentspec import Engine
 from agentspec.analysis.logs.calls import Labels
 from agentspec.analysis.measures.grid import grid_rows, walk
-from agentspec.analysis.measures.learning import CurvePoint, Growth, curve_points, fit_growth
+from agentspec.analysis.measures.learning import CurvePoint, curve_points, fit_growth
 from agentspec.analysis.measures.replays import (
     Pass,
     Sampled,
@@ -157,14 +157,8 @@ def test_growth_finds_the_power_that_points_lie_on() -> None:
     assert growth.exponent == pytest.approx(0.22, abs=0.03)
     assert float(growth.accept_length(768.0)) == pytest.approx(1.0 + 0.9 * 769**0.22, rel=0.03)
     assert fit_growth(points[:1]) is None
-    near, far = (growth.over(n, n, 1.645) / growth.over(n, n) for n in (200, 20_000))
+    near, far = (growth.accept_length(n, 1.645) / growth.accept_length(n) for n in (200.0, 20_000.0))
     assert 1.03 < near < 1.15 < far
-
-
-def test_lengths_over_a_stretch_are_harmonic_means() -> None:
-    growth = Growth(0.5, 0.1)
-    numbers = np.arange(1000)
-    assert growth.over(0, 1000) == pytest.approx(1000 / (1 / growth.accept_length(numbers)).sum(), rel=0.01)
 
 
 def test_recorded_drafts_are_walked_as_a_replay_walks_them() -> None:
