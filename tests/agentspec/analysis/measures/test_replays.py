@@ -69,16 +69,6 @@ def test_serving_takes_as_many_steps_as_a_replay() -> None:
     assert (lengths.steps.sum(), lengths.tokens.sum()) == (measured.steps, measured.output_tokens - measured.calls)
 
 
-def test_a_server_that_has_learnt_accepts_more() -> None:
-    sampled = drawn(12, 3)
-    cold = serve(sampled, cold_passes(sampled, 2, 0), CONFIG)
-    warm = serve(sampled, warm_passes(sampled, 0), CONFIG)
-    assert len(cold.calls) == 2 * 36 and sorted(warm.calls.tolist()) == list(range(36))
-    first = cold.chosen(cold.seen < 3).accept_length()
-    assert first is not None and warm.accept_length() > first
-    assert warm.seen.min() > 0
-
-
 def test_warm_servers_never_learn_their_own_sessions_before() -> None:
     sampled = drawn(7, 2)
     passes = warm_passes(sampled, 0)

@@ -72,13 +72,6 @@ def test_noise_is_not_for_suffix_drafts(tmp_path: Path) -> None:
     assert facts["sets"][0]["accept_length"]["cold"]["mean"] < 1.6
 
 
-def test_what_repeats_the_prompt_is_told_from_what_repeats_others(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    texts = [noise_text(rng, 200) for _ in range(25)]
-    facts = facts_of(write_lines(tmp_path / "copies.jsonl", [request(text, text, session=text) for text in texts]))
-    assert facts["sets"][0]["repeated"]["own_prompt"] > 0.9
-
-
 def test_no_text_of_the_log_is_in_the_facts(tmp_path: Path) -> None:
     records = [
         request("prompt-secret", f"answer-secret {i % 3}", session=f"name-secret-{i}", tags=["field-secret"])
