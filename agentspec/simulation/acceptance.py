@@ -27,6 +27,13 @@ MAX_NODES = 127
 """Greatest number of nodes at a place, its root included. Counts and parents then fit into a byte."""
 
 
+_ARRAYS: dict[str, type[np.generic]] = {
+    "prompt_tokens": np.int32, "cached_tokens": np.int32, "starts": np.int64, "num_nodes": np.uint8,
+    "estimates": np.float32, "parents": np.int8, "accepted": np.uint8,
+}  # fmt: skip
+"""The arrays of a file, and their types in memory."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Acceptance:
     """n requests with m places in total and at most w nodes at each place, roots included. Raises ConfigError if shapes
@@ -116,18 +123,8 @@ class Acceptance:
 
     def save(self, path: Path) -> None:
         """Writes a compressed .npz file, with estimates in half precision."""
-        np.savez_compressed(
-            path,
-            format=np.array(_FORMAT),
-            name=np.array(self.name),
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=self.cached_tokens,
-            starts=self.starts,
-            num_nodes=self.num_nodes,
-            estimates=self.estimates.astype(np.float16),
-            parents=self.parents,
-            accepted=self.accepted,
-        )
+        arrays = {name: getattr(self, name) for name in _ARRAYS} | {"estimates": self.estimates.astype(np.float16)}
+        np.savez_compressed(path, format=np.array(_FORMAT), name=np.array(self.name), **arrays)
 
     @staticmethod
     def load(path: Path) -> Acceptance:
@@ -139,16 +136,8 @@ class Acceptance:
                         f"an acceptance file must be of format {_FORMAT}, got {int(arrays['format'])} in {path}; "
                         "record it again"
                     )
-                return Acceptance(
-                    name=str(arrays["name"]),
-                    prompt_tokens=arrays["prompt_tokens"].astype(np.int32),
-                    cached_tokens=arrays["cached_tokens"].astype(np.int32),
-                    starts=arrays["starts"].astype(np.int64),
-                    num_nodes=arrays["num_nodes"].astype(np.uint8),
-                    estimates=arrays["estimates"].astype(np.float32),
-                    parents=arrays["parents"].astype(np.int8),
-                    accepted=arrays["accepted"].astype(np.uint8),
-                )
+                found = {name: arrays[name].astype(dtype) for name, dtype in _ARRAYS.items()}
+                return Acceptance(name=str(arrays["name"]), **found)
         except ConfigError:
             raise
         except (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile) as error:
