@@ -22,6 +22,8 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import zlib
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,10 +78,7 @@ def read_trace(argument: str, tokenizer: Tokenizer) -> Trace:
     reader = SessionReader(tokenizer)
     bad_lines: list[str] = []
     account = Account()
-    try:
-        sessions = list(_read_sessions(path, bad_lines))[chosen]
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        raise ConfigError(f"cannot read the trace {path}: {error}; pass a .jsonl, .jsonl.xz or .jsonl.gz") from error
+    sessions = read_sessions(path, bad_lines)[chosen]
     for session in sessions:
         check_session(session, account)
     calls = [call for session in sessions for call in reader.calls(session)]
@@ -105,18 +104,24 @@ def _split_argument(argument: str) -> tuple[Path, slice]:
     return Path(path), slice(*numbers)
 
 
-def _read_sessions(path: Path, bad_lines: list[str]) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(decompressed(file, path), 1):
-            if not line.strip():
-                continue
-            try:
-                session = json.loads(line)
-                check_session(session)
-            except ValueError as error:
-                bad_lines.append(f"{path.name}:{number}: {error}")
-            else:
-                yield session
+def read_sessions(path: Path, bad_lines: list[str], last: int | None = None) -> list[dict[str, Any]]:
+    """The sessions of a file, or of its last lines that are not blank. Others are noted as `file:line: reason`. Raises
+    ConfigError if the file cannot be read."""
+    sessions = []
+    try:
+        with path.open("rb") as file:
+            lines = ((number, line) for number, line in enumerate(decompressed(file, path), 1) if line.strip())
+            for number, line in lines if last is None else deque(lines, last):
+                try:
+                    session = json.loads(line)
+                    check_session(session)
+                except (ValueError, RecursionError) as error:
+                    bad_lines.append(f"{path.name}:{number}: {error}")
+                else:
+                    sessions.append(session)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise ConfigError(f"cannot read the trace {path}: {error}; pass a .jsonl, .jsonl.xz or .jsonl.gz") from error
+    return sessions
 
 
 def decompressed(file: IO[bytes], path: Path) -> IO[bytes]:
