@@ -157,9 +157,7 @@ def _store(args: argparse.Namespace, url: str) -> list[Finding]:
 def _log(args: argparse.Namespace, path: Path) -> list[Finding]:
     bad: list[str] = []
     account = Account()
-    sessions = read_sessions(path, bad, args.lines)
-    for session in sessions:
-        check_session(session, account)
+    sessions = [check_session(session, account) for session in read_sessions(path, bad, args.lines)]
     return check_sessions(sessions, bad, account, _tokenizer(args.tokenizer), _template(args.tokenizer))
 
 

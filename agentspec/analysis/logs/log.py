@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.analysis.logs.calls import BadRecordError, LoggedCall
-from agentspec.analysis.logs.encoding import Encoder
 from agentspec.analysis.logs.sample import KeptOutput, LogSample, SampleLimits
 from agentspec.analysis.logs.source import LogReading, log_files, read_calls
 from agentspec.analysis.measures.replays import Sampled
+from agentspec.analysis.replay.encoding import Encoder
 from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.analysis.replay.traces import Call
 from agentspec.errors import ConfigError

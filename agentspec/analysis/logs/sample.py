@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.analysis.logs.calls import Labels, LoggedCall
-from agentspec.analysis.logs.encoding import Encoder
+from agentspec.analysis.replay.encoding import Encoder
 
 _CALL_BYTES = 400
 """The approximate size of a kept output without its tokens, in bytes."""
