@@ -71,31 +71,21 @@ class GivenArms:
         yield read_arm(label, self.urls[place], self.names[place], self.model, self.api_key)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartedArms:
-    """Servers of one model that are started here: both at once, or one after the other.
+    """Servers of one model that are started here: both at once, or one after the other."""
 
-    Args:
-        model: A folder with a model, or a name for SGLang to find.
-        algorithms: `--speculative-algorithm` of A and B; "none" for plain decoding.
-        arguments: Further arguments for A and for B.
-        names: What people call them; "" for the algorithm.
-        together: Whether both run at the same time. One GPU rarely holds two servers.
-        logs: The folder for the servers' logs.
-    """
-
-    def __init__(
-        self,
-        model: str,
-        *,
-        algorithms: tuple[str, str],
-        arguments: tuple[Sequence[str], Sequence[str]],
-        names: tuple[str, str],
-        together: bool,
-        logs: Path,
-    ) -> None:
-        self._model, self._algorithms, self._arguments, self._names = model, algorithms, arguments, names
-        self._logs = logs
-        self.together = together
+    model: str
+    """A folder with a model, or a name for SGLang to find."""
+    algorithms: tuple[str, str]
+    """`--speculative-algorithm` of A and B; "none" for plain decoding."""
+    arguments: tuple[Sequence[str], Sequence[str]]
+    names: tuple[str, str]
+    """What people call them; "" for the algorithm."""
+    together: bool
+    """Whether both run at the same time. One GPU rarely holds two servers."""
+    logs: Path
+    """The folder for the servers' logs."""
 
     @contextmanager
     def open(self, label: str) -> Iterator[Arm]:
@@ -103,15 +93,15 @@ class StartedArms:
 
         place = LABELS.index(label)
         server = Server(
-            self._model,
-            self._algorithms[place],
-            log=self._logs / f"server-{label}.log",
-            arguments=self._arguments[place],
+            self.model,
+            self.algorithms[place],
+            log=self.logs / f"server-{label}.log",
+            arguments=self.arguments[place],
             on_wait=waiting,
         )
         with server:
-            name = self._names[place] or ("plain" if self._algorithms[place].lower() == "none" else "")
-            yield read_arm(label, server.url, name or self._algorithms[place].lower(), "", "")
+            name = self.names[place] or ("plain" if self.algorithms[place].lower() == "none" else "")
+            yield read_arm(label, server.url, name or self.algorithms[place].lower(), "", "")
 
 
 def read_arm(label: str, url: str, name: str, model: str, api_key: str) -> Arm:

@@ -204,10 +204,9 @@ def _workload(args: argparse.Namespace) -> Workload:
         )
         return LogWorkload(args.logs, config)
     if args.workload:
-        options = presets.PresetOptions(
-            options=args.options, tasks=args.tasks or 60, concurrency=args.concurrency, seed=args.seed
+        return presets.preset(
+            args.workload, args.options, tasks=args.tasks or 60, concurrency=args.concurrency, seed=args.seed
         )
-        return presets.preset(args.workload, options)
     if "{out}" in args.command_line:
         if args.tasks is None:
             raise ConfigError("a command for slices of tasks needs --tasks N, the number of its tasks at most")
@@ -253,7 +252,7 @@ def _arms(args: argparse.Namespace, out: Path) -> Arms:
             raise ConfigError("--start starts both servers; give it, or --a and --b")
         shared = shlex.split(args.server_args)
         return StartedArms(
-            args.start,
+            model=args.start,
             algorithms=(args.a_algorithm, args.b_algorithm),
             arguments=([*shared, *shlex.split(args.a_args)], [*shared, *shlex.split(args.b_args)]),
             names=names,

@@ -4,103 +4,80 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from agentspec.ab.command import SliceCommand
 from agentspec.errors import ConfigError
 
-NAMES = ("sql", "tiny-sql", "mini-swe-agent", "openhands", "swebench")
 _PYTHON = f"{shlex.quote(sys.executable)} -P -m"
-# Later options win, so those of the user come last. Drafts at temperature 0, because drawn answers cannot be compared.
-_SQL = _PYTHON + (
-    " agentspec.workflows.text_to_sql --base-url {url} --model {model} --out {out} --skip {skip} --limit {limit}"
-    " --concurrency {concurrency} --temperature 0 --stream"
-)
-_TINY_SQL = _PYTHON + (
-    " agentspec.evals.text_to_sql --base-url {url} --model {model} --json {out} --skip {skip} --questions {limit}"
-    " --concurrency {concurrency} --seed {seed} --stream"
-)
 _SWE = _PYTHON + (
     " agentspec.workflows.swe run --base-url {url} --model {model} --json {out} --skip {skip} --limit {limit}"
     " --concurrency {concurrency} --trajectories {folder}/trajectories --traces {folder}/traces.jsonl --agent "
 )
-_SWEBENCH = (
-    "{mini_extra} swebench --slice {skip}:{end} --workers {concurrency} -c swebench_backticks.yaml -c {config} -o {out}"
+_SWE_NEEDS = (
+    "tasks: `python -m agentspec.workflows.swe tasks --out FOLDER` draws some; then pass --options '--tasks FOLDER'"
 )
+_SWEBENCH = " swebench --slice {skip}:{end} --workers {concurrency} -c swebench_backticks.yaml -c {config} -o {out} "
 _SWEBENCH_DEFAULTS = "--subset verified --split test"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PresetOptions:
-    """What a user says about a named workload.
-
-    Args:
-        options: Words that are passed on to the workload's own command.
-        tasks: Number of tasks at most.
-        concurrency: Number of tasks at a time.
-        seed: The seed of what is drawn.
-    """
-
-    options: str = ""
-    tasks: int = 60
-    concurrency: int = 4
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.tasks < 1 or self.concurrency < 1:
-            raise ConfigError(f"--tasks and --concurrency must be at least 1, got {self.tasks} and {self.concurrency}")
+class _Preset(NamedTuple):
+    command: str
+    """Later options win, so those of the user come last. Temperatures are 0, because drawn answers cannot be compared."""
+    out: str
+    """The name of the file with its results."""
+    any_of: frozenset[str] = frozenset()
+    """Options of which it needs one."""
+    needs: str = ""
+    """What these options name."""
 
 
-def preset(name: str, options: PresetOptions) -> SliceCommand:
-    """The workload of that name.
+_PRESETS = {
+    # The staged text-to-SQL agents.
+    "sql": _Preset(
+        f"{_PYTHON} agentspec.workflows.text_to_sql --base-url {{url}} --model {{model}} --out {{out}} --skip {{skip}}"
+        " --limit {limit} --concurrency {concurrency} --temperature 0 --stream",
+        "records.jsonl",
+        frozenset({"--dataset", "--questions", "--generated"}),
+        "questions: --options '--format bird --dataset FOLDER', or '--databases PATH --questions FILE'",
+    ),
+    # The four agents that the shipped small model was trained for, for a trial without a GPU.
+    "tiny-sql": _Preset(
+        f"{_PYTHON} agentspec.evals.text_to_sql --base-url {{url}} --model {{model}} --json {{out}} --skip {{skip}}"
+        " --questions {limit} --concurrency {concurrency} --seed {seed} --stream",
+        "results.json",
+    ),
+    # Coding agents on local tasks.
+    "mini-swe-agent": _Preset(f"{_SWE}mini-swe-agent", "results.json", frozenset({"--tasks"}), _SWE_NEEDS),
+    "openhands": _Preset(f"{_SWE}openhands", "results.json", frozenset({"--tasks"}), _SWE_NEEDS),
+}
+NAMES = (*_PRESETS, "swebench")
 
-    sql             the staged text-to-SQL agents; options choose questions: `--format bird --dataset FOLDER`
-    tiny-sql        the four agents that the shipped small model was trained for, for a trial without a GPU
-    mini-swe-agent  mini-swe-agent on local tasks; options name them: `--tasks FOLDER`
-    openhands       OpenHands on local tasks, the same
-    swebench        mini-swe-agent's own `swebench` batch, which needs Docker; options: `--subset lite --split dev`
 
-    Raises ConfigError if there is no such workload, or its options are not enough.
-    """
-    if name not in NAMES:
-        raise ConfigError(f"--workload must be one of {', '.join(NAMES)}, got {name!r}")
-    words = shlex.split(options.options)
+def preset(name: str, options: str = "", *, tasks: int = 60, concurrency: int = 4, seed: int = 0) -> SliceCommand:
+    """The workload of that name. `options` are passed on to its own command. Raises ConfigError if there is no such
+    workload, or its options are not enough."""
     if name == "swebench":
-        return _swebench(options)
-    if name == "sql":
-        if not {"--dataset", "--questions", "--generated"} & {word.partition("=")[0] for word in words}:
-            raise ConfigError(
-                "--workload sql needs questions: --options '--format bird --dataset FOLDER', or '--databases PATH "
-                "--questions FILE'"
-            )
-        return _slice(f"{_SQL} {options.options}", options, out="records.jsonl")
-    if name == "tiny-sql":
-        return _slice(f"{_TINY_SQL} {options.options}", options, out="results.json")
-    if "--tasks" not in {word.partition("=")[0] for word in words}:
-        raise ConfigError(
-            f"--workload {name} needs tasks: `python -m agentspec.workflows.swe tasks --out FOLDER` draws some; then pass "
-            "--options '--tasks FOLDER'"
-        )
-    return _slice(f"{_SWE}{name} {options.options}", options, out="results.json")
+        command, out, notes = _swebench(options or _SWEBENCH_DEFAULTS), "trajectories", [
+            "Patches are not graded here: `python -m swebench.harness.run_evaluation` does that with Docker."
+        ]  # fmt: skip
+    elif name in _PRESETS:
+        chosen = _PRESETS[name]
+        if chosen.any_of and not chosen.any_of & {word.partition("=")[0] for word in shlex.split(options)}:
+            raise ConfigError(f"--workload {name} needs {chosen.needs}")
+        command, out, notes = f"{chosen.command} {options}", chosen.out, []
+    else:
+        raise ConfigError(f"--workload must be one of {', '.join(NAMES)}, got {name!r}")
+    return SliceCommand(template=command, count=tasks, concurrency=concurrency, seed=seed, out=out, notes=notes)
 
 
-def _slice(template: str, options: PresetOptions, out: str, notes: Sequence[str] = ()) -> SliceCommand:
-    return SliceCommand(
-        template=template, count=options.tasks, concurrency=options.concurrency, seed=options.seed, out=out, notes=notes
-    )
-
-
-def _swebench(options: PresetOptions) -> SliceCommand:
-    """mini-swe-agent's batch, from the environment that holds it."""
+def _swebench(options: str) -> str:
+    """mini-swe-agent's own batch, which needs Docker, from the environment that holds it."""
     from agentspec.workflows.swe.agents.agent_process import agent_python
 
     mini_extra = Path(agent_python("mini-swe-agent", "")).with_name("mini-extra")
     # The proxy's URL is only known when a slice begins, so the configuration is written then.
     writer = _PYTHON + " agentspec.workflows.swe config mini-swe-agent --base-url {url} --model {model} --out {config}"
-    batch = _SWEBENCH.replace("{mini_extra}", shlex.quote(str(mini_extra)))
-    chosen = options.options or _SWEBENCH_DEFAULTS
-    script = f"{writer} && {batch} {chosen}".replace("{config}", "{folder}/server.yaml")
-    notes = ["Patches are not graded here: `python -m swebench.harness.run_evaluation` does that with Docker."]
-    return _slice(f"/bin/sh -c {shlex.quote(script)}", options, out="trajectories", notes=notes)
+    script = f"{writer} && {shlex.quote(str(mini_extra))}{_SWEBENCH}{options}"
+    return f"/bin/sh -c {shlex.quote(script.replace('{config}', '{folder}/server.yaml'))}"

@@ -5,18 +5,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import lzma
 import os
 import sys
 import time
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from agentspec.analysis.logs.account import Account
-from agentspec.analysis.replay import Tokenizer, check_session, decompressed, load_tokenizer
+from agentspec.analysis.replay import Tokenizer, check_session, load_tokenizer
+from agentspec.analysis.replay.traces import read_sessions
 from agentspec.cli.options import add_server_options, client
 from agentspec.errors import ConfigError
 from agentspec.fingerprint import fingerprint, tokenizer_file
@@ -157,22 +155,9 @@ def _store(args: argparse.Namespace, url: str) -> list[Finding]:
 
 
 def _log(args: argparse.Namespace, path: Path) -> list[Finding]:
-    sessions: list[dict[str, Any]] = []
     bad: list[str] = []
     account = Account()
-    try:
-        with path.open("rb") as file:
-            lines = [(number, line) for number, line in enumerate(decompressed(file, path), 1) if line.strip()]
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise ConfigError(f"cannot read {path}: {error}; pass a .jsonl, .jsonl.xz or .jsonl.gz") from error
-    for number, line in lines[-args.lines :]:
-        try:
-            session = json.loads(line)
-            check_session(session, account)
-        except (ValueError, RecursionError) as error:
-            bad.append(f"{path.name}:{number}: {error}")
-        else:
-            sessions.append(session)
+    sessions = [check_session(session, account) for session in read_sessions(path, bad, args.lines)]
     return check_sessions(sessions, bad, account, _tokenizer(args.tokenizer), _template(args.tokenizer))
 
 

@@ -21,7 +21,7 @@ import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from agentspec.analysis.plots import draw_profile
@@ -50,7 +50,7 @@ _SHORT_PROMPT = 16
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("url", nargs="?", metavar="URL", help="a running server that was started with AGENTSPEC_PROFILING=1")
-    add("--model", metavar="PATH", help="folder of a model to start servers with, one for each width")
+    add("--model", type=Path, metavar="PATH", help="folder of a model to start servers with, one for each width")
     add("--batch-sizes", type=numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="default 1,2,4,8,16")
     add("--context-lengths", type=numbers, default=[64, 256, 768], metavar="LIST", help="default 64,256,768")
     add(
@@ -68,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--draft-model",
+        type=Path,
         metavar="PATH",
         help="with --model: also measure a pass of this draft model, an EAGLE head or a small model",
     )
@@ -175,20 +176,8 @@ class ProfilePlan:
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     """Measures, fits and writes the profile. Raises ConfigError if an argument is out of range, or the points do not
     determine the costs, and ServerError if a server did not start, or does not tell its steps."""
-    plan = ProfilePlan(
-        url=args.url,
-        model=Path(args.model) if args.model else None,
-        batch_sizes=args.batch_sizes,
-        context_lengths=args.context_lengths,
-        widths=args.widths,
-        tokens=args.tokens,
-        seed=args.seed,
-        serving=args.serving,
-        sweep=args.sweep,
-        draft_model=Path(args.draft_model) if args.draft_model else None,
-        calls=args.calls,
-        rest=rest,
-    )
+    values = {field.name: getattr(args, field.name) for field in fields(ProfilePlan) if field.name != "rest"}
+    plan = ProfilePlan(**values, rest=rest)
     profile = measured_profile(plan)
     profile.save(args.out)
     if args.plot:

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from agentspec.analysis.plots import Curve, svg
+from agentspec.analysis.plots import draw_curves
 from agentspec.analysis.replay import (
     SOURCES,
     Call,
@@ -47,13 +47,6 @@ _PACKAGES = ("agentspec", "arctic-inference", "sglang", "numpy")
 _MAX_DRAFT_TOKENS = 1 << 16
 _CURVE_TOKENS = (4, 8, 16, 32, 64)
 _CURVE_PROBS = (0.002, 0.005, 0.01, 0.02, 0.045, 0.1, 0.2)
-_COLORS = {
-    "agentspec": "#1f77b4",
-    "suffixdecoding": "#2ca02c",
-    "arctic": "#ff7f0e",
-    "ngram": "#d62728",
-    "oracle": "#7f7f7f",
-}
 _ON_AN_ENGINE = ("agentspec", "suffixdecoding")
 
 
@@ -105,7 +98,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(map(str, _CURVE_TOKENS))} tokens unless --max-draft-tokens says otherwise, and name the settings "
         "that no other one beats with fewer drafted tokens",
     )
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw accepted over drafted tokens to FILE, .svg")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw accepted over drafted tokens to a .png or .svg file"
+    )
     add_corpora(parser)
     add_tokenizer(parser)
     parser.add_argument(
@@ -177,8 +172,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         for row in rows:
             if row["frontier"]:
                 print(f"unbeaten: {row_line(row, _COLUMNS)}")
-    if args.plot:
-        args.plot.write_text(svg(_panels(rows), "drafted tokens a step", "accepted tokens a step"), encoding="utf-8")
     if args.json:
         head = {
             **describe(_PACKAGES),
@@ -186,6 +179,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             "traces": {trace.name: _trace_record(trace) for trace in traces},
         }
         args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    if args.plot:
+        draw_curves(_panels(rows), "drafted tokens a step", "accepted tokens a step", args.plot)
     return 0
 
 
@@ -316,15 +311,15 @@ def mark_frontier(rows: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def _panels(rows: Sequence[dict[str, Any]]) -> dict[str, list[Curve]]:
+def _panels(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """A panel for each set, and in it a curve for each system: its settings that none of its own beats."""
-    panels: dict[str, list[Curve]] = {}
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for name in dict.fromkeys(row["set"] for row in rows):
         for system in dict.fromkeys(row["system"] for row in rows):
             own = [dict(row) for row in rows if (row["set"], row["system"]) == (name, system)]
             mark_frontier(own)
             points = sorted((row["drafted_per_step"], row["accepted_per_step"]) for row in own if row["frontier"])
-            panels.setdefault(name, []).append(Curve(system, _COLORS[system], points))
+            panels.setdefault(name, {})[system] = points
     return panels
 
 

@@ -41,7 +41,7 @@ from agentspec.simulation import (
     simulate,
 )
 from agentspec.simulation.inputs import CONTROLLERS, check_covered, controller_named, find_acceptance
-from agentspec.simulation.report import markdown, plot, row_line
+from agentspec.simulation.report import draw, markdown, row_line
 
 _PACKAGES = ("agentspec", "numpy")
 _WARM_SHARE, _STEADY_ROUNDS = 0.25, 4
@@ -114,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--extrapolate", action="store_true", help="allow steps outside the measured range of the profile")
     add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     add("--markdown", type=Path, metavar="FILE", help="write tables to FILE")
-    add("--plot", type=Path, metavar="FILE", help="draw latency over arrivals as SVG to FILE")
+    add("--plot", type=Path, metavar="FILE", help="draw latency over arrivals to a .png or .svg file")
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
@@ -181,7 +181,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     if args.markdown:
         args.markdown.write_text(markdown(content), encoding="utf-8")
     if args.plot:
-        args.plot.write_text(plot(content), encoding="utf-8")
+        draw(content, args.plot)
     return 0
 
 

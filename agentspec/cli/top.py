@@ -46,7 +46,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         state = asked.state()
         summaries = _summaries(state, None)
         if args.json:
-            print(json.dumps({"url": state.url, "ranks": [summary.as_dict() for summary in summaries]}))
+            print(json.dumps({"url": state.url, "ranks": summaries}, default=vars))
         else:
             print("\n\n".join(plain(rank, len(summaries), of) for rank, of in enumerate(summaries)))
         return 0

@@ -154,7 +154,7 @@ def _fit_estimates(
 
 def _tune_threshold(args: argparse.Namespace, rest: Sequence[str]) -> int:
     """Finds the threshold for --draft-model, and prints it beside drafts of fixed lengths."""
-    from agentspec.cli.tuned_threshold import ThresholdPlan, threshold_report
+    from agentspec.cli.tuned_threshold import threshold_report
 
     if args.out:
         raise ConfigError("--draft-model fits no estimates, got --out; run agentspec tune twice")
@@ -162,16 +162,7 @@ def _tune_threshold(args: argparse.Namespace, rest: Sequence[str]) -> int:
         raise ConfigError("--draft-model needs --model, the model to serve")
     if len(args.traces) != 1:
         raise ConfigError(f"--draft-model takes one log or folder of logs, got {len(args.traces)}")
-    plan = ThresholdPlan(
-        log=Path(args.traces[0]),
-        model=Path(args.model),
-        draft_model=Path(args.draft_model),
-        steps=args.steps,
-        rows=args.rows,
-        profile=args.profile,
-        rest=rest,
-    )
-    report = threshold_report(plan)
+    report = threshold_report(args, rest)
     print(report.shown())
     if args.json:
         content = {"head": describe(_THRESHOLD_PACKAGES), **report.figures()}

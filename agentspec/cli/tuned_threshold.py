@@ -8,6 +8,7 @@ threshold_search).
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -27,30 +28,6 @@ from agentspec.scheduling.baselines.threshold_search import StepPrices, StopOutc
 _MOST_PROMPT = 1024
 _CONTEXTS = (64, 512)
 _LEAST_STEPS = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThresholdPlan:
-    """What to search a threshold for. Raises ConfigError if a value is out of range."""
-
-    log: Path
-    """Its prompts are answered."""
-    model: Path
-    draft_model: Path
-    steps: int
-    """Number of tokens of the longest draft."""
-    rows: int
-    """Number of requests that run at the same time."""
-    profile: Path | None
-    """Times of both models; None: they are measured."""
-    rest: Sequence[str] = ()
-    """Further arguments for the servers."""
-
-    def __post_init__(self) -> None:
-        if self.steps < _LEAST_STEPS or self.rows < 1:
-            raise ConfigError(
-                f"--steps must be at least {_LEAST_STEPS} and --rows at least 1, got {self.steps} and {self.rows}"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,37 +89,42 @@ class ThresholdReport:
         }
 
 
-def threshold_report(plan: ThresholdPlan) -> ThresholdReport:
-    """Records chains on a server, and prices all thresholds. Raises ConfigError if the log has no prompts, there are
-    too few drafts, or the profile lacks a draft model's times, and ServerError if a server did not start."""
-    prompts = recorded_prompts(plan.log)
-    profile = Profile.load(plan.profile) if plan.profile else _measured(plan)
+def threshold_report(args: argparse.Namespace, rest: Sequence[str]) -> ThresholdReport:
+    """Records chains on a server, and prices all thresholds. `rest` are further arguments for the servers. Raises
+    ConfigError if an argument is out of range, the log has no prompts, there are too few drafts, or the profile lacks
+    a draft model's times, and ServerError if a server did not start."""
+    if args.steps < _LEAST_STEPS or args.rows < 1:
+        raise ConfigError(
+            f"--steps must be at least {_LEAST_STEPS} and --rows at least 1, got {args.steps} and {args.rows}"
+        )
+    prompts = recorded_prompts(Path(args.traces[0]))
+    profile = Profile.load(args.profile) if args.profile else _measured(args, rest)
     if profile.drafter is None:
         raise ConfigError(
-            f"--profile must have the times of a draft model, got {plan.profile}; measure them with `agentspec profile "
+            f"--profile must have the times of a draft model, got {args.profile}; measure them with `agentspec profile "
             "--draft-model`"
         )
     arguments = [
-        "--speculative-draft-model-path", str(plan.draft_model), "--speculative-num-steps", str(plan.steps),
-        "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", str(plan.steps + 1),
+        "--speculative-draft-model-path", str(args.draft_model), "--speculative-num-steps", str(args.steps),
+        "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", str(args.steps + 1),
         "--agentspec-tau", "inf", "--agentspec-min-token-prob", "0", "--agentspec-baseline", "fixed",
-        "--max-running-requests", str(plan.rows), "--skip-server-warmup", *plan.rest,
+        "--max-running-requests", str(args.rows), "--skip-server-warmup", *rest,
     ]  # fmt: skip
     variables = {"AGENTSPEC_PROFILING": "true", "AGENTSPEC_STOP_THRESHOLD": "1", "AGENTSPEC_WIDTHS": "one"}
     with (
         tempfile.TemporaryDirectory(prefix="agentspec-tune-") as folder,
         Server(
-            plan.model, "AGENTSPEC", log=Path(folder) / "server.log", arguments=arguments, environment=variables
+            Path(args.model), "AGENTSPEC", log=Path(folder) / "server.log", arguments=arguments, environment=variables
         ) as server,
     ):
         say(f"drafts: ready after {server.start_seconds:.0f} s")
-        chains = drafted_chains(server, prompts, plan.rows, _MOST_PROMPT)
-        rest = rest_of(server)
+        chains = drafted_chains(server, prompts, args.rows, _MOST_PROMPT)
+        other_seconds = rest_of(server)
     prices = StepPrices(
         target=profile.target,
         drafter=profile.drafter,
-        rest=rest,
-        rows=plan.rows,
+        rest=other_seconds,
+        rows=args.rows,
         context=sum(profile.measured.context_lengths) / 2,
         graphs=profile.key.graphs == "captured",
     )
@@ -151,16 +133,16 @@ def threshold_report(plan: ThresholdPlan) -> ThresholdReport:
     )
 
 
-def _measured(plan: ThresholdPlan) -> Profile:
-    widths = sorted({1, 2, 4, 8, plan.steps + 1})
+def _measured(args: argparse.Namespace, rest: Sequence[str]) -> Profile:
+    widths = sorted({1, 2, 4, 8, args.steps + 1})
     return measured_profile(
         ProfilePlan(
-            model=plan.model,
-            draft_model=plan.draft_model,
-            batch_sizes=sorted({1, 2, plan.rows}),
+            model=Path(args.model),
+            draft_model=Path(args.draft_model),
+            batch_sizes=sorted({1, 2, args.rows}),
             context_lengths=_CONTEXTS,
             widths=widths,
             sweep=True,
-            rest=plan.rest,
+            rest=rest,
         )
     )

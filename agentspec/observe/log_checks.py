@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.analysis.logs.account import Account
-from agentspec.analysis.logs.formats.messages import read_messages
-from agentspec.analysis.replay import SessionReader, Tokenizer
+from agentspec.analysis.logs.calls import LoggedCall
+from agentspec.analysis.replay import Tokenizer
+from agentspec.analysis.replay.encoding import Encoder
 from agentspec.errors import ConfigError
 from agentspec.observe.findings import Finding, Severity, info, ok, warning
 from agentspec.observe.repeats import LENGTH, share_in, windows
 from agentspec.observe.templates import ComingBack, Render, compare
 from agentspec.progress import Progress
+
+Session: TypeAlias = Sequence[LoggedCall]
 
 LITTLE = 0.1
 """Below this share of positions, drafts are rare."""
@@ -40,14 +43,14 @@ class LogRepeats:
         return (self.in_prompt + self.in_outputs) / max(self.places, 1)
 
 
-def log_repeats(sessions: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> LogRepeats:
-    """Counts repeats in sessions. `SessionReader` reads them in the given order."""
-    reader = SessionReader(tokenizer)
+def log_repeats(sessions: Sequence[Session], tokenizer: Tokenizer) -> LogRepeats:
+    """Counts repeats in sessions, which are in the order in which they were served."""
+    encoder = Encoder(tokenizer)
     outputs: list[NDArray[np.uint64]] = []
     from_prompts: list[NDArray[np.bool_]] = []
     with Progress("reading sessions", len(sessions)) as progress:
         for done, session in enumerate(sessions, 1):
-            _read(session, reader, outputs, from_prompts)
+            _read(session, encoder, outputs, from_prompts)
             progress.update(done, "sessions")
     if not outputs:
         return LogRepeats(places=0, in_prompt=0, in_outputs=0)
@@ -59,34 +62,35 @@ def log_repeats(sessions: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> Log
 
 
 def _read(
-    session: dict[str, Any],
-    reader: SessionReader,
+    session: Session,
+    encoder: Encoder,
     outputs: list[NDArray[np.uint64]],
     from_prompts: list[NDArray[np.bool_]],
 ) -> None:
     """Appends the windows of each output of a session, and which of them occur in its prompt."""
     # Calls share the parts of their prompts. An array is kept with its windows, so that its id stays its own.
     parts: dict[int, tuple[NDArray[np.int32], NDArray[np.uint64]]] = {}
-    for call in reader.calls(session):
-        for part in call.prompt_parts:
+    for call in session:
+        prompt = encoder.prompt_parts(call)
+        for part in prompt:
             if id(part) not in parts:
                 parts[id(part)] = part, windows(part)
-        outputs.append(windows(call.output))
-        from_prompts.append(share_in(outputs[-1], [parts[id(part)][1] for part in call.prompt_parts]))
+        outputs.append(windows(encoder.output(call)))
+        from_prompts.append(share_in(outputs[-1], [parts[id(part)][1] for part in prompt]))
 
 
 def check_sessions(
-    sessions: Sequence[dict[str, Any]],
+    sessions: Sequence[Session],
     bad_lines: Sequence[str],
     account: Account,
     tokenizer: Tokenizer,
     render: Render | None,
 ) -> list[Finding]:
-    """Findings on sessions that check_session() accepted, in order; `account` has what it did not know in them. Raises
-    ConfigError if there is no session."""
+    """Findings on sessions, in order; `account` has what was not known in them. Raises ConfigError if there is no
+    session."""
     if not sessions:
         first = f"; the first bad line: {bad_lines[0]}" if bad_lines else ""
-        raise ConfigError(f"there is no session among the lines{first}; a session has `messages` or `calls`")
+        raise ConfigError(f"there is no session among the lines{first}; `agentspec report` reads other logs too")
     found = log_repeats(sessions, tokenizer)
     findings = [_repeats(found, len(sessions))]
     if bad_lines:
@@ -95,7 +99,7 @@ def check_sessions(
                 "lines",
                 f"{len(bad_lines)} lines are no session; the first: {bad_lines[0]}",
                 means="they were left out",
-                remedy="each line must be an object with `messages` or `calls`",
+                remedy="each line must be a session or a request with its answer; `agentspec report` reads other logs too",
             )
         )
     if account.unknown:
@@ -111,7 +115,7 @@ def check_sessions(
     if render is not None:
         back = ComingBack()
         for session in sessions:
-            compare(session.get("messages", ()), render, tokenizer, back)
+            compare(_messages(session), render, tokenizer, back)
         findings += _coming_back(back)
     return findings
 
@@ -133,13 +137,13 @@ def _repeats(found: LogRepeats, sessions: int) -> Finding:
     )
 
 
-def _line_ends(sessions: Sequence[dict[str, Any]], found: LogRepeats, tokenizer: Tokenizer) -> Finding:
-    asked = sum(_has_returns(session, assistant=False) for session in sessions)
-    said = sum(_has_returns(session, assistant=True) for session in sessions)
+def _line_ends(sessions: Sequence[Session], found: LogRepeats, tokenizer: Tokenizer) -> Finding:
+    asked = sum(any("\r\n" in text for call in session for _, text in call.messages) for session in sessions)
+    said = sum(any("\r\n" in call.output for call in session) for session in sessions)
     seen = f"{asked} of {len(sessions)} sessions have CRLF lines in their prompts, {said} in their outputs"
     if asked <= said:
         return ok("line-ends", seen)
-    unified = log_repeats([_with_newlines(session) for session in sessions], tokenizer)
+    unified = log_repeats([[_with_newlines(call) for call in session] for session in sessions], tokenizer)
     gain = unified.share - found.share
     return Finding(
         severity=Severity.WARNING if gain > _NOTABLE else Severity.INFO,
@@ -150,19 +154,15 @@ def _line_ends(sessions: Sequence[dict[str, Any]], found: LogRepeats, tokenizer:
     )
 
 
-def _has_returns(session: dict[str, Any], *, assistant: bool) -> bool:
-    if "messages" not in session:
-        return assistant and any("\r\n" in call["output"] for call in session["calls"])
-    messages = read_messages(session["messages"], Account())
-    return any("\r\n" in message.written for message in messages if (message.role == "assistant") == assistant)
+def _with_newlines(call: LoggedCall) -> LoggedCall:
+    messages = tuple((role, text.replace("\r\n", "\n")) for role, text in call.messages)
+    return replace(call, messages=messages, output=call.output.replace("\r\n", "\n"))
 
 
-def _with_newlines(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.replace("\r\n", "\n")
-    if isinstance(value, list):
-        return [_with_newlines(part) for part in value]
-    return {name: _with_newlines(part) for name, part in value.items()} if isinstance(value, dict) else value
+def _messages(session: Session) -> list[dict[str, Any]]:
+    """The messages up to the last answer as they were recorded; [] unless all of them are chat messages."""
+    last = session[-1]
+    return [dict(value) for value in (*last.prompt_values, last.message)] if last.prompt_values and last.message else []
 
 
 def _coming_back(back: ComingBack) -> list[Finding]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from agentspec.observe.counts import Change
@@ -12,75 +11,12 @@ from agentspec.observe.counts import Change
 _SOURCES = ("request", "global", "corpus", "model", "none")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFigures:
-    """Figures of the rows whose draft's most likely token came from one source."""
-
-    rows: int
-    drafted: int
-    accepted: int
-    accept_length: float
-    """Tokens per verification, including the bonus token."""
-    acceptance_rate: float | None
-    """accepted / drafted; None without drafts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """A rank's activity over a period, and its state. None: not reported, or nothing was counted."""
-
-    seconds: float
-    since_start: bool
-    restarted: bool
-    version: str
-    uptime_seconds: float | None
-    goodput: float | None
-    """Accepted and bonus tokens per second."""
-    steps: int
-    rows_a_step: float | None
-    accept_length: float | None
-    sources: dict[str, SourceFigures]
-    """The sources that had at least one row."""
-    width: float | None
-    """The mean number of verified tokens per row."""
-    widths: dict[str, int]
-    """The number of steps for each width that the controller planned."""
-    last_step: dict[str, Any]
-    plan: dict[str, Any]
-    """What the latest step in stream order recommends, with the numbers that made it; empty if steps wait for drafts."""
-    drafting_ms: float | None
-    """On the step, a step; a draft model's own time included."""
-    drafter: dict[str, Any] | None
-    """With share_of_steps and paused_share; None without a draft model."""
-    controller: str
-    plans: dict[str, int]
-    """The number of steps for each reason for their width."""
-    predicted_ms: float | None
-    observed_ms: float | None
-    """A verification, of those that were measured."""
-    predicted_tokens: float | None
-    observed_tokens: float | None
-    """A step."""
-    rows_without_draft: dict[str, int]
-    open_requests: int
-    outputs: int
-    output_tokens: int
-    namespaces: int
-    memory_bytes: dict[str, int]
-    evicted_outputs: int
-    """Since the start."""
-    draft_errors: int
-    control_errors: int
-    breaker_open: bool
-    breaker_openings: int
-    store: dict[str, Any] | None
-
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+class Summary(SimpleNamespace):
+    """Figures by their names. None: not reported, or nothing was counted."""
 
 
 def summarise(block: Mapping[str, Any], changed: Change) -> Summary:
-    """Summarises a rank's block `agentspec` and its counts."""
+    """A rank's activity over a period, by its counts, and its state, by its block `agentspec`."""
     counts = changed.counts
     counters: Mapping[str, Any] = counts.get("counters", {})
     control: Mapping[str, Any] = counts.get("control", {})
@@ -97,21 +33,27 @@ def summarise(block: Mapping[str, Any], changed: Change) -> Summary:
         restarted=changed.restarted,
         version=str(block.get("version", "")),
         uptime_seconds=block.get("uptime_seconds"),
+        # Accepted and bonus tokens a second.
         goodput=_ratio(accepted + rows, changed.seconds),
         steps=steps,
         rows_a_step=_ratio(rows, steps),
         accept_length=_ratio(accepted + rows, rows),
         sources=_by_source(counters),
+        # Verified tokens a row, mean.
         width=_ratio(counters.get("verified_tokens", 0), rows),
         widths=_counted(control.get("widths", {})),
         last_step=dict(state.get("last_step") or {}),
+        # What the latest step in stream order recommends, with its numbers; empty if steps wait for drafts.
         plan=dict((block.get("stream_order") or {}).get("plan") or {}),
+        # On the step, a draft model's own time included.
         drafting_ms=_ratio(1e3 * counters.get("drafting_seconds", 0.0), steps),
         drafter=_drafter(block.get("drafter"), counters, steps),
         controller=str(state.get("controller", "")),
         plans=_counted(control.get("plans", {})),
+        # Of verifications that were measured.
         predicted_ms=_ratio(1e3 * control.get("predicted_seconds", 0.0), measured),
         observed_ms=_ratio(1e3 * control.get("observed_seconds", 0.0), measured),
+        # Of a step.
         predicted_tokens=_ratio(control.get("predicted_tokens", 0.0), planned),
         observed_tokens=_ratio(control.get("observed_tokens", 0), planned),
         rows_without_draft=_counted(counts.get("rows_without_draft", {})),
@@ -141,7 +83,8 @@ def _counted(counts: Mapping[str, int]) -> dict[str, int]:
     return {name: n for name, n in counts.items() if n}
 
 
-def _by_source(counters: Mapping[str, Any]) -> dict[str, SourceFigures]:
+def _by_source(counters: Mapping[str, Any]) -> dict[str, Summary]:
+    """The rows by the source of their draft's most likely token, of sources that had rows."""
     split = counters.get("by_source", {})
     found = {}
     for source in _SOURCES:
@@ -149,7 +92,7 @@ def _by_source(counters: Mapping[str, Any]) -> dict[str, SourceFigures]:
             int(split.get(name, {}).get(source, 0)) for name in ("verify_steps", "drafted_tokens", "accepted_tokens")
         )
         if rows > 0:
-            found[source] = SourceFigures(
+            found[source] = Summary(
                 rows=rows,
                 drafted=drafted,
                 accepted=accepted,

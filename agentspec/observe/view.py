@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentspec.observe.summary import SourceFigures, Summary
+from agentspec.observe.summary import Summary
 
 Section = tuple[str, list[tuple[str, str]]]
 """A title, and pairs of what a line says and its figures."""
@@ -81,7 +81,7 @@ def _drafts(of: Summary) -> list[tuple[str, str]]:
     return lines or [("none yet", "no row was verified")]
 
 
-def _accepted(of: SourceFigures) -> str:
+def _accepted(of: Summary) -> str:
     tokens = f"{of.accepted} of {of.drafted} tokens accepted{_percentage(of.acceptance_rate)}"
     return f"accept length {of.accept_length:.2f}, {tokens}"
 

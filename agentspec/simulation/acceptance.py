@@ -13,7 +13,6 @@ An output's last token is never drafted, it is always a bonus token, as in agent
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +25,13 @@ from agentspec.errors import ConfigError
 _FORMAT = 1
 MAX_NODES = 127
 """Greatest number of nodes at a place, its root included. Counts and parents then fit into a byte."""
+
+
+_ARRAYS: dict[str, type[np.generic]] = {
+    "prompt_tokens": np.int32, "cached_tokens": np.int32, "starts": np.int64, "num_nodes": np.uint8,
+    "estimates": np.float32, "parents": np.int8, "accepted": np.uint8,
+}  # fmt: skip
+"""The arrays of a file, and their types in memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,18 +123,8 @@ class Acceptance:
 
     def save(self, path: Path) -> None:
         """Writes a compressed .npz file, with estimates in half precision."""
-        np.savez_compressed(
-            path,
-            format=np.array(_FORMAT),
-            name=np.array(self.name),
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=self.cached_tokens,
-            starts=self.starts,
-            num_nodes=self.num_nodes,
-            estimates=self.estimates.astype(np.float16),
-            parents=self.parents,
-            accepted=self.accepted,
-        )
+        arrays = {name: getattr(self, name) for name in _ARRAYS} | {"estimates": self.estimates.astype(np.float16)}
+        np.savez_compressed(path, format=np.array(_FORMAT), name=np.array(self.name), **arrays)
 
     @staticmethod
     def load(path: Path) -> Acceptance:
@@ -140,34 +136,9 @@ class Acceptance:
                         f"an acceptance file must be of format {_FORMAT}, got {int(arrays['format'])} in {path}; "
                         "record it again"
                     )
-                return Acceptance(
-                    name=str(arrays["name"]),
-                    prompt_tokens=arrays["prompt_tokens"].astype(np.int32),
-                    cached_tokens=arrays["cached_tokens"].astype(np.int32),
-                    starts=arrays["starts"].astype(np.int64),
-                    num_nodes=arrays["num_nodes"].astype(np.uint8),
-                    estimates=arrays["estimates"].astype(np.float32),
-                    parents=arrays["parents"].astype(np.int8),
-                    accepted=arrays["accepted"].astype(np.uint8),
-                )
+                found = {name: arrays[name].astype(dtype) for name, dtype in _ARRAYS.items()}
+                return Acceptance(name=str(arrays["name"]), **found)
         except ConfigError:
             raise
         except (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile) as error:
             raise ConfigError(f"cannot read the acceptance file {path}: {error}; record it again") from error
-
-
-def concatenated(name: str, parts: Sequence[Acceptance]) -> Acceptance:
-    """The requests of all parts, in order. Raises ConfigError if there is no part, or widths differ."""
-    if not parts or len({part.max_width for part in parts}) > 1:
-        raise ConfigError(f"parts must be of one width, got {sorted({part.max_width for part in parts})}")
-    lengths = np.concatenate([np.diff(part.starts) for part in parts])
-    return Acceptance(
-        name=name,
-        prompt_tokens=np.concatenate([part.prompt_tokens for part in parts]),
-        cached_tokens=np.concatenate([part.cached_tokens for part in parts]),
-        starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        num_nodes=np.concatenate([part.num_nodes for part in parts]),
-        estimates=np.concatenate([part.estimates for part in parts]),
-        parents=np.concatenate([part.parents for part in parts]),
-        accepted=np.concatenate([part.accepted for part in parts]),
-    )

@@ -68,16 +68,9 @@ class Metrics:
 
     def record(self) -> dict[str, Any]:
         """All figures with six digits, flat except for the phases."""
-        flat = {
-            **asdict(self.latencies),
-            **asdict(self.steps),
-            "throughput": self.throughput,
-            "busy_share": self.busy_share,
-            "retractions": self.retractions,
-            "peak_kv_tokens": self.peak_kv_tokens,
-            "uncovered_share": self.uncovered_share,
-            "bias": self.bias,
-        }
+        own = asdict(self)
+        flat = {**own.pop("latencies"), **own.pop("steps"), **own}
+        del flat["phases"]
         result: dict[str, Any] = {name: _rounded(value) for name, value in flat.items()}
         if len(self.phases) > 1:
             result["phases"] = [{name: _rounded(value) for name, value in phase.items()} for phase in self.phases]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from agentspec.analysis.plots import Curve, svg
+from agentspec.analysis.plots import draw_curves
 
 Row = Mapping[str, Any]
 
-_COLORS = ("#c0392b", "#2c3e50", "#2980b9", "#27ae60", "#8e44ad", "#d35400", "#16a085", "#7f8c8d", "#b7950b", "#5d6d7e")
+_KEYS = ("arrivals", "controller", "seed")
 # figure -> (title, format)
 _COLUMNS = {
     "arrivals": ("arrivals", "<22"),
@@ -46,79 +47,40 @@ def averaged(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, float]]:
     for row in rows:
         groups.setdefault((row["arrivals"], row["controller"]), []).append(row)
     return {
-        key: {
-            name: sum(row[name] for row in group) / len(group)
-            for name, value in group[0].items()
-            if isinstance(value, int | float) and name != "seed"
-        }
+        key: {name: sum(row[name] for row in group) / len(group) for name in _COLUMNS if name not in _KEYS}
         for key, group in groups.items()
     }
 
 
 def markdown(content: Mapping[str, Any]) -> str:
-    """A table of all figures. If there is a plain run, tables of speed-ups over it come first."""
+    """A table of all figures, with the speed-up of mean latency over plain decoding if there is a plain run."""
     head, means = content["head"], averaged(content["rows"])
-    arrivals = list(dict.fromkeys(form for form, _ in means))
-    controllers = list(dict.fromkeys(name for _, name in means))
     versions = ", ".join(f"{name} {version}" for name, version in head["versions"].items())
-    parts = [
+    titles = ["arrivals", "controller", "speed-up", *(_COLUMNS[name][0] for name in _COLUMNS if name not in _KEYS)]
+    lines = [
         f"# Simulated serving: {head['acceptance']['name']} on {head['profile']['name']}",
         "",
         f"    {' '.join(head['command'])}",
         "",
         f"{versions}; {head['hardware']['processor']}. Profile: {head['profile']['note'] or head['profile']['device']}",
         "",
+        f"| {' | '.join(titles)} |",
+        "|---" * len(titles) + "|",
     ]
-    if head.get("plain_service_rate"):
-        parts += [f"Plain decoding serves {head['plain_service_rate']:.4g} requests a second (1x).", ""]
-    if "fixed:0" in controllers:
-        for title, figure, better in (
-            ("Speed-up of mean latency over plain decoding", "latency_mean", -1),
-            ("Goodput over plain decoding's", "goodput", 1),
-        ):
-            parts += [f"## {title}", "", *_table("arrivals", controllers)]
-            for form in arrivals:
-                base = means[form, "fixed:0"][figure]
-                ratios = [(means[form, name][figure] / base) ** better for name in controllers]
-                best = max(ratios)
-                cells = [f"**{ratio:.3f}**" if ratio == best else f"{ratio:.3f}" for ratio in ratios]
-                parts.append(f"| {form} | {' | '.join(cells)} |")
-            parts.append("")
-    shown = [name for name in _COLUMNS if name not in ("arrivals", "controller", "seed")]
-    parts += ["## All figures", "", *_table("arrivals | controller", [_COLUMNS[name][0] for name in shown])]
     for (form, controller), figures in means.items():
-        parts.append(f"| {form} | {controller} | {' | '.join(f'{figures[name]:.4g}' for name in shown)} |")
-    return "\n".join([*parts, ""])
+        plain = means.get((form, "fixed:0"))
+        gain = f"{plain['latency_mean'] / figures['latency_mean']:.3f}" if plain else "-"
+        shown = [form, controller, gain, *(f"{value:.4g}" for value in figures.values())]
+        lines.append(f"| {' | '.join(shown)} |")
+    return "\n".join([*lines, ""])
 
 
-def plot(content: Mapping[str, Any]) -> str:
-    """An SVG with one panel per kind of arrivals. The x axis is the first number of the arrivals. The y axis is the
-    speed-up of mean latency over plain decoding, or mean latency if there is no plain run."""
-    means = averaged(content["rows"])
-    forms = list(dict.fromkeys(form for form, _ in means))
-    controllers = list(dict.fromkeys(name for _, name in means))
-    plain = "fixed:0" in controllers
-    panels: dict[str, list[Curve]] = {}
-    for title, group in _panels(forms).items():
-        panels[title] = []
-        for number, name in enumerate(controllers):
-            points = []
-            for x, form in group:
-                seconds = means[form, name]["latency_mean"]
-                points.append((x, means[form, "fixed:0"]["latency_mean"] / seconds if plain else seconds))
-            panels[title].append(Curve(name, _COLORS[number % len(_COLORS)], points))
-    y_title = "speed-up of mean latency over plain decoding" if plain else "mean latency, s"
-    return svg(panels, "requests a second, or seconds between them", y_title)
-
-
-def _panels(forms: Sequence[str]) -> dict[str, list[tuple[float, str]]]:
-    """Arrivals by panel. Those that differ only in their first number share one."""
-    panels: dict[str, list[tuple[float, str]]] = {}
-    for form in forms:
+def draw(content: Mapping[str, Any], path: Path) -> None:
+    """Draws mean latencies to a .png or .svg file, in a panel for each kind of arrivals: those that differ only in their
+    first number, which is the x axis. Raises ConfigError if it cannot be drawn."""
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for (form, controller), figures in averaged(content["rows"]).items():
         kind, first, *others = form.split(":")
-        panels.setdefault(" ".join([kind, *others]), []).append((float(first.rstrip("x")), form))
-    return panels
-
-
-def _table(first: str, titles: Sequence[str]) -> list[str]:
-    return [f"| {first} | {' | '.join(titles)} |", f"|{'---|' * (first.count('|') + 1 + len(titles))}"]
+        curves = panels.setdefault(" ".join([kind, *others]), {})
+        curves.setdefault(controller, []).append((float(first.rstrip("x")), figures["latency_mean"]))
+    draw_curves(panels, "requests a second, or seconds between them", "mean latency, s", path)

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.analysis.logs.calls import BadRecordError, LoggedCall
-from agentspec.analysis.logs.encoding import Encoder, without_surrogates
 from agentspec.analysis.logs.source import LogReading, log_files, read_calls
+from agentspec.analysis.replay.encoding import Encoder, without_surrogates
 from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.errors import ConfigError
 from agentspec.evals.emulated.draft_hits import AnswerHits, DraftHits

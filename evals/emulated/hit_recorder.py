@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from agentspec.analysis.logs.calls import LoggedCall
-from agentspec.analysis.logs.encoding import without_surrogates
+from agentspec.analysis.replay.encoding import without_surrogates
 from agentspec.analysis.replay.tokenizer import load_tokenizer
 from agentspec.environment import describe
 from agentspec.errors import AgentspecError, ConfigError

@@ -1,9 +1,18 @@
-"""Made-up facts of reports, as the report would find them in logs: rich, tiny, control, hostile, and many groups."""
+"""Facts of reports: rich, and from these made up tiny, control, hostile, and many groups."""
 
 from __future__ import annotations
 
+import copy
 import random
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from byte_tokenizer import byte_tokenizer
+from logs import sql_sessions, write_lines
+
+from agentspec.analysis.report import ReportConfig, report_facts
 
 HOSTILE = (
     "</title></style><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">",
@@ -16,192 +25,39 @@ HOSTILE = (
 )
 
 
+@cache
+def _facts() -> dict[str, Any]:
+    sessions = [{**session, "ts": f"2026-11-{14 + n % 5}"} for n, session in enumerate(sql_sessions(30, seed=0))]
+    with TemporaryDirectory() as folder:
+        path = write_lines(Path(folder) / "logs.jsonl", [*sessions, {"messages": "none"}])
+        return report_facts([path], byte_tokenizer(), ReportConfig(replay=40))
+
+
+def rich() -> dict[str, Any]:
+    """A report on agents with roles, tenants and days, with all facts known."""
+    facts = copy.deepcopy(_facts())
+    words = "Outputs of t1 are accepted further than those of t0."
+    ends = {"low_set": "t0", "high_set": "t1", "low": 2.1, "high": 3.9}
+    facts["differences"] = [{"by": "tenant", "what": "accept_length", **ends, "text": words}]
+    return facts
+
+
 def interval(mean: float, half: float) -> dict[str, float]:
     return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
-def rich() -> dict[str, Any]:
-    """Agents with roles, tenants and days, with all facts known."""
-    draw = random.Random(0)
-    by = [
-        ("role", ["planner", "sql_writer", "sql_fixer", "answer_checker", "summary"]),
-        ("tenant", ["acme", "globex", "initech"]),
-        ("day", [f"2026-11-{day:02}" for day in range(14, 19)]),
-    ]
-    return {
-        "schema": 1,
-        "version": "0.1.0",
-        "command": "agentspec report logs.jsonl traces/ --tokenizer tokenizer.json --out report.html",
-        "created": "2026-11-21T12:00:00Z",
-        "seed": 0,
-        "seconds": 42.31,
-        "inputs": {
-            "files": [
-                {"name": "logs.jsonl", "format": "openai", "records": 4980, "bad_records": 2},
-                {"name": "traces/run-7.traj", "format": "swe-agent", "records": 230, "bad_records": 1},
-            ],
-            "formats": {"openai": 4980, "swe-agent": 230},
-            "num_records": 5210,
-            "num_bad_records": 3,
-            "bad_records": [
-                {"file": "logs.jsonl", "where": "line 12", "reason": "no messages and no prompt"},
-                {"file": "logs.jsonl", "where": "line 4012", "reason": "not JSON: cut in the middle of a string"},
-                {"file": "traces/run-7.traj", "where": "step 3", "reason": "the output is empty"},
-            ],
-            "tokenizer": {"name": "tokenizer.json", "vocabulary_size": 128256},
-            "num_sessions": 412,
-            "num_outputs": 5207,
-            "num_output_tokens": 1_912_345,
-            "num_prompt_tokens": 24_812_001,
-            "num_sampled_outputs": 1000,
-            "num_measured_outputs": 350,
-            "num_round_trip_failures": 0,
-        },
-        "entropy": {
-            **interval(0.84, 0.06),
-            "outputs": 1000,
-            "tokens": 367_112,
-            "method": "Mean over the nodes of a suffix tree of the outputs, each weighted by how often it was passed.",
-            "reading": "At this value most of what follows a known context is known too; text-to-SQL agents lie here.",
-        },
-        "sets": [_whole(), *(_set(draw, kind, name) for kind, names in by for name in names)],
-        "learning_curve": [
-            {"outputs": at, "accept_length": mean, "low": mean - 0.4 / at**0.2, "high": mean + 0.4 / at**0.2}
-            for at, mean in [(1, 1.9), (3, 2.1), (10, 2.4), (30, 2.7), (100, 2.95), (300, 3.1), (1000, 3.22)]
-        ],
-        "growth": {
-            "log_scale": 0.72,
-            "exponent": 0.06,
-            "at_ten_times": 3.61,
-            "at_ten_times_low": 3.2,
-            "at_ten_times_high": 4.1,
-        },
-        "replay": [
-            _replay(draw, rule, alpha, width, tau)
-            for tau in (0.0, 2.0)
-            for rule, alpha in [("calibrated", None), *(("suffixdecoding", alpha) for alpha in (1.0, 2.0, 4.0))]
-            for width in (4, 8, 16, 32, 64)
-        ],
-        "speedup": [
-            {
-                "profile": profile,
-                "concurrency": concurrency,
-                "low": low * factor,
-                "high": high * factor,
-                "controller": "goodput",
-                "cold": {"outputs": 350, "accept_length": 2.4, "low": low * factor, "high": (low + high) / 2 * factor},
-                "warm": {"outputs": 4857, "accept_length": 3.1, "low": high * 0.9 * factor, "high": high * factor},
-            }
-            for profile, factor in (("vicuna-7b-a100 (built in)", 1.0), ("profile.json", 1.12))
-            for concurrency, low, high in ((1, 1.8, 2.6), (8, 1.5, 2.1), (64, 0.98, 1.24))
-        ],
-        "memory": {
-            "bytes_per_token": 17.6,
-            "index_bytes": 33_657_272,
-            "bytes_per_million_tokens": 17_600_000,
-            "budget_mb": 256,
-            "outputs_that_fit": 39_604,
-        },
-        "differences": [
-            {
-                "by": "tenant",
-                "low_set": "initech",
-                "high_set": "acme",
-                "what": "accept_length",
-                "low": 2.1,
-                "high": 3.9,
-                "text": "Outputs of acme are accepted nearly twice as far as those of initech.",
-            },
-            {
-                "by": "day",
-                "low_set": "2026-11-14",
-                "high_set": "2026-11-18",
-                "what": "entropy",
-                "low": 0.7,
-                "high": 1.1,
-                "text": "Outputs of the first day repeat more than those of the last.",
-            },
-        ],
-        "verdict": {
-            "kind": "hybrid",
-            "headline": "Suffix drafts suit these agents; a model drafter beside them would serve the planner.",
-            "reasons": [
-                "Three of four output tokens stood in the prompt or in another output before.",
-                "A step yields 3.1 tokens once 1,000 outputs have been learnt, 2.2 before.",
-                "The planner's outputs are new text: 1.5 tokens a step.",
-            ],
-            "flags": [
-                "--speculative-algorithm",
-                "AGENTSPEC",
-                "--agentspec-base",
-                "EAGLE3",
-                "--agentspec-budget-mb",
-                "256",
-            ],
-            "command": "python -m sglang.launch_server --model-path MODEL --speculative-algorithm AGENTSPEC "
-            "--speculative-draft-model-path DRAFTER --agentspec-base EAGLE3 --agentspec-budget-mb 256",
-            "would_change": [
-                "Above 64 requests at a time the gain is within its error: measure with agentspec profile."
-            ],
-            "by_entropy": {
-                "kind": "suffix",
-                "accept_length": {"mean": 4.4, "low": 2.4, "high": 8.2},
-                "text": "The entropy alone, 1.50 bits, would let expect 4.4 tokens per step. The replay reached 2.4 only.",
-            },
-        },
-        "could_not_tell": ["Whether other weeks look alike: the logs hold five days."],
-    }
-
-
 def tiny() -> dict[str, Any]:
-    """One session of three outputs: it has no interval, hardly a curve, and no facts about prompts."""
+    """One session of three outputs: it has hardly a curve, and no facts about prompts, repeats and speed-ups."""
     facts = rich()
-    facts["inputs"] |= {
-        "files": [{"name": "one.txt", "format": "text", "records": 3, "bad_records": 0}],
-        "formats": {"text": 3},
-        "num_records": 3,
-        "num_bad_records": 0,
-        "bad_records": [],
-        "num_sessions": 1,
-        "num_outputs": 3,
-        "num_output_tokens": 612,
-        "num_prompt_tokens": None,
-        "num_sampled_outputs": 3,
-    }
-    unsure = {"mean": 1.31, "low": None, "high": None}
-    facts["entropy"] |= unsure | {"outputs": 3, "tokens": 612}
+    facts["inputs"] |= {"num_sessions": 1, "num_outputs": 3, "num_prompt_tokens": None, "bad_records": []}
+    unsure = interval(1.31, 0.0)
     facts["sets"] = [
-        {
-            "name": "all",
-            "by": "all",
-            "outputs": 3,
-            "output_tokens": 612,
-            "sessions": 1,
-            "entropy": unsure,
-            "repeated": None,
-            "accept_length": {"cold": unsure, "warm": None},
-        }
+        facts["sets"][0] | {"entropy": None, "repeated": None, "accept_length": {"cold": unsure, "warm": None}}
     ]
-    facts["learning_curve"] = [{"outputs": 3, "accept_length": 1.31, "low": None, "high": None}]
-    facts["growth"] = None
+    facts["learning_curve"] = facts["learning_curve"][:1]
     facts["replay"] = [row | {"accept_length_warm": None} for row in facts["replay"][:5]]
-    facts["speedup"] = []
-    facts["memory"] = dict.fromkeys(facts["memory"])
-    facts["differences"] = []
-    facts["verdict"] = {
-        "kind": "unknown",
-        "headline": "One session is too little to say whether drafts would help.",
-        "reasons": ["Intervals are drawn over sessions, and there is one."],
-        "flags": [],
-        "command": None,
-        "would_change": ["Logs of 20 sessions or more."],
-        "by_entropy": None,
-    }
-    facts["could_not_tell"] = [
-        "Speed-up: without a warm accept length there is no range to give.",
-        "What repeats from prompts: the logs hold no prompts.",
-        "Memory: an index of 612 tokens says nothing of a large one.",
-    ]
+    facts |= {"entropy": None, "growth": None, "speedup": [], "differences": [], "could_not_tell": ["Speed-ups."]}
+    facts["verdict"] |= {"kind": "unknown", "flags": [], "command": "", "by_entropy": None}
     return facts
 
 
@@ -222,15 +78,7 @@ def control() -> dict[str, Any]:
     for row in facts["speedup"]:
         row |= {"low": 0.93, "high": 1.04}
     facts["differences"] = []
-    facts["verdict"] = {
-        "kind": "none",
-        "headline": "These outputs do not repeat: drafts would cost more than they bring.",
-        "reasons": ["A step would yield 1.10 tokens; verifying what is refused takes longer than that saves."],
-        "flags": [],
-        "command": None,
-        "would_change": ["A model drafter trained for this model, which reads meaning and not repetition."],
-        "by_entropy": None,
-    }
+    facts["verdict"] |= {"kind": "none", "flags": [], "command": "", "by_entropy": None}
     facts["could_not_tell"] = []
     return facts
 
@@ -246,7 +94,7 @@ def hostile() -> dict[str, Any]:
             return {drawn.choice(HOSTILE) if renamed else inner: spoilt(v, inner) for inner, v in value.items()}
         if isinstance(value, list):
             return [spoilt(entry) for entry in value]
-        if isinstance(value, str) and key not in ("by",) and value != "hybrid":
+        if isinstance(value, str) and key not in ("by", "kind", "rule", "what"):
             return drawn.choice(HOSTILE) + value
         return value
 
@@ -267,19 +115,6 @@ def many() -> dict[str, Any]:
 CASES = {"rich": rich, "tiny": tiny, "control": control, "hostile": hostile, "many": many}
 
 
-def _whole() -> dict[str, Any]:
-    return {
-        "name": "all",
-        "by": "all",
-        "outputs": 5207,
-        "output_tokens": 1_912_345,
-        "sessions": 412,
-        "entropy": interval(0.84, 0.06),
-        "repeated": {"own_prompt": 0.24, "other_outputs": 0.21, "both": 0.3, "neither": 0.25},
-        "accept_length": {"cold": interval(2.2, 0.09), "warm": interval(3.1, 0.12)},
-    }
-
-
 def _set(draw: random.Random, by: str, name: str) -> dict[str, Any]:
     entropy = draw.uniform(0.3, 2.0)
     warm = 1 + 2.4 / (0.6 + entropy)
@@ -298,19 +133,4 @@ def _set(draw: random.Random, by: str, name: str) -> dict[str, Any]:
             "cold": interval(cold, draw.uniform(0.05, 0.2)),
             "warm": interval(warm, draw.uniform(0.05, 0.25)),
         },
-    }
-
-
-def _replay(draw: random.Random, rule: str, alpha: float | None, width: int, tau: float) -> dict[str, Any]:
-    warm = 1 + 2.3 * (1 - 2 ** (-width / 8)) * (1 if alpha is None else 0.55 + 0.08 * alpha) * (1 - 0.1 * tau)
-    return {
-        "alpha": alpha,
-        "width": width,
-        "tau": tau,
-        "rule": rule,
-        "accept_length_cold": 1 + (warm - 1) * draw.uniform(0.6, 0.7),
-        "accept_length_warm": warm,
-        "drafted_per_step": width * draw.uniform(0.4, 0.8),
-        "acceptance_rate": draw.uniform(0.2, 0.5),
-        "draft_share": draw.uniform(0.6, 0.9) / (1 + tau),
     }

@@ -76,9 +76,9 @@ def test_what_is_not_known_in_messages_is_noted() -> None:
     ("line", "reason"),
     [
         ("{", "Expecting property name"),
-        ([1], "not an object"),
+        ([1], "must be an object, got list"),
         ("[" * 100_000, "recursion"),
-        ({"text": "a"}, "neither messages nor calls"),
+        ({"text": "a"}, "no known format matches"),
         ({**EXPORTED, "tokens": []}, "one at least"),
         ({**EXPORTED, "tokens": [1.5]}, "tokens must be a list of ids"),
         ({**EXPORTED, "tokens": [[1], [2, 3]]}, ""),

@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.analysis.logs.calls import BadRecordError, LoggedCall
-from agentspec.analysis.logs.encoding import Encoder
 from agentspec.analysis.logs.sample import KeptOutput, LogSample, SampleLimits
 from agentspec.analysis.logs.source import LogReading, log_files, read_calls
 from agentspec.analysis.measures.replays import Sampled
+from agentspec.analysis.replay.encoding import Encoder
 from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.analysis.replay.traces import Call
 from agentspec.errors import ConfigError
 from agentspec.progress import Progress
+from agentspec.simulation.recording import cached_tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,30 +96,6 @@ def read_log(
     draws = np.array([sample.draw(order, call.labels.session) for order, call in measured], np.uint64)
     logged = tuple(call for _, call in measured)
     return Log(reading, sample, kept, sampled, logged, draws, encoder, _prompt_tokens(sample, logged, sampled))
-
-
-def cached_tokens(calls: Sequence[Call]) -> NDArray[np.int32]:
-    """[n], the number of tokens that each prompt shares with the prompt and output of its session's call before it. At
-    least one token of a prompt is left to compute."""
-    before: dict[str, Call] = {}
-    cached = np.zeros(len(calls), np.int32)
-    for i, call in enumerate(calls):
-        if (earlier := before.get(call.session)) is not None:
-            # Most of the pieces are the same arrays, because the calls of a session share them.
-            pieces = 0
-            for one, other in zip(call.prompt_parts, earlier.prompt_parts, strict=False):
-                if one is not other:
-                    break
-                pieces += 1
-            same = sum(map(len, call.prompt_parts[:pieces]))
-            rest = np.concatenate([*call.prompt_parts[pieces:], np.zeros(0, np.int32)])
-            other_rest = np.concatenate([*earlier.prompt_parts[pieces:], earlier.output])
-            n = min(len(rest), len(other_rest))
-            differs = np.flatnonzero(rest[:n] != other_rest[:n])
-            same += int(differs[0]) if len(differs) else n
-            cached[i] = min(same, sum(map(len, call.prompt_parts)) - 1)
-        before[call.session] = call
-    return cached
 
 
 def _prompt_tokens(sample: LogSample, logged: Sequence[LoggedCall], sampled: Sampled) -> int | None:

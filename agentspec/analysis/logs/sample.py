@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.analysis.logs.calls import Labels, LoggedCall
-from agentspec.analysis.logs.encoding import Encoder
-from agentspec.errors import ConfigError
+from agentspec.analysis.replay.encoding import Encoder
 
 _CALL_BYTES = 400
 """The approximate size of a kept output without its tokens, in bytes."""
@@ -31,18 +30,13 @@ _OTHER = "(other)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleLimits:
-    """How much is kept. Raises ConfigError if a limit is not positive."""
+    """How much is kept; each limit is at least 1."""
 
     learnt_bytes: int = 5 << 19
     """The size of all kept outputs in bytes, about 400,000 tokens. More outputs would cost time and add little."""
     measured_bytes: int = 16 << 20
     """The size of all calls kept to be replayed in bytes. A text that several calls of a session share counts once."""
     measured_outputs: int = 20_000
-
-    def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}; leave it at its default")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -63,16 +63,6 @@ class LengthByEntropy:
     """The sum of squared distances of their entropies from it."""
     num_sets: int
 
-    @staticmethod
-    def fit(entropies: Sequence[float], lengths: Sequence[float]) -> LengthByEntropy:
-        """Fits the line by least squares to at least three sets."""
-        x, y = np.asarray(entropies, np.float64), np.log(lengths)
-        spread = float(((x - x.mean()) ** 2).sum())
-        slope = float(((x - x.mean()) * y).sum()) / spread
-        intercept = float(y.mean()) - slope * float(x.mean())
-        deviation = float(np.sqrt(((y - intercept - slope * x) ** 2).sum() / (len(x) - 2)))
-        return LengthByEntropy(intercept, slope, deviation, float(x.mean()), spread, len(x))
-
     def expected(self, entropy: float) -> dict[str, float]:
         """The accept length to expect of a further set, and the interval that 90 % of such sets are in, as mean, low
         and high. An accept length is at least 1."""

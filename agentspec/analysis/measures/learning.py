@@ -72,15 +72,6 @@ class Growth:
         lengths: NDArray[np.float64] = 1.0 + np.exp(self.log_scale + self.exponent * x + deviations * spread)
         return lengths
 
-    def over(self, first: int, last: int, deviations: float = 0.0) -> float:
-        """The accept length while the number of outputs learnt grows from `first` to `last`. Steps add up, so it is a
-        harmonic mean."""
-        edges = np.unique(np.geomspace(first + 1, last + 1, 200)) - 1.0
-        middles, widths = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
-        if not len(widths):
-            return float(self.accept_length(float(first), deviations))
-        return float(widths.sum() / (widths / self.accept_length(middles, deviations)).sum())
-
 
 def curve_points(cold: Lengths, warm: Lengths, alone: Lengths, sampled: Sampled) -> list[CurvePoint]:
     """The points of the curve, ascending: several of cold passes, one of warm passes. For `alone` see serve_alone()."""

@@ -37,7 +37,7 @@ class OutputRuns:
 def repeated_tokens(output: NDArray[np.int32], prompt: NDArray[np.int32], others: OutputRuns) -> NDArray[np.int64]:
     """The number of tokens of an output in each of PLACES, int64[4]."""
     hashes = windows(output)
-    in_prompt = _covered(_found(hashes, windows(prompt)), len(output))
+    in_prompt = _covered(np.isin(hashes, windows(prompt)), len(output))
     in_others = _covered(others.elsewhere(hashes), len(output))
     return np.array(
         [
@@ -53,19 +53,6 @@ def shares(counts: NDArray[np.int64]) -> dict[str, float] | None:
     """The counts of PLACES as shares that sum to 1; None if all are 0."""
     total = int(counts.sum())
     return {name: round(int(count) / total, 6) for name, count in zip(PLACES, counts, strict=True)} if total else None
-
-
-def _found(hashes: NDArray[np.uint64], among: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which of a few hashes are among many others."""
-    if not len(hashes):
-        return np.zeros(0, np.bool_)
-    # The few are sorted and not the many, which are a whole prompt's.
-    distinct, inverse = np.unique(hashes, return_inverse=True)
-    places = np.minimum(np.searchsorted(distinct, among), len(distinct) - 1)
-    is_there = np.zeros(len(distinct), np.bool_)
-    is_there[places[distinct[places] == among]] = True
-    found: NDArray[np.bool_] = is_there[inverse.reshape(-1)]
-    return found
 
 
 def _covered(repeated: NDArray[np.bool_], length: int) -> NDArray[np.bool_]:

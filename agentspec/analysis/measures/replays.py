@@ -24,7 +24,7 @@ from agentspec.analysis.replay.traces import Call
 from agentspec.config import EngineConfig
 from agentspec.engine import Engine
 
-ID = "report"
+_ID = "report"
 _PARTS = 4
 _CROWD = 0.05
 _LEAST_PART = 32
@@ -273,14 +273,14 @@ def serve_call(engine: Engine, call: Call, *, keep: bool = True) -> int:
     output = call.output
     truth = output.tolist()
     last = len(truth) - 1
-    engine.open(ID, call.prompt)
-    engine.extend(ID, output[:1])
+    engine.open(_ID, call.prompt)
+    engine.extend(_ID, output[:1])
     done, steps = 1, 0
     while done <= last:
         accepted = 0
         # The last token is always the bonus token.
         if done < last:
-            batch = engine.draft([ID])
+            batch = engine.draft([_ID])
             parents = batch.parents.tolist()
             node = 0
             for i, token in enumerate(batch.tokens.tolist()):
@@ -289,8 +289,8 @@ def serve_call(engine: Engine, call: Call, *, keep: bool = True) -> int:
                     accepted += 1
                     if done + accepted == last:
                         break
-        engine.extend(ID, output[done : done + accepted + 1])
+        engine.extend(_ID, output[done : done + accepted + 1])
         done += accepted + 1
         steps += 1
-    engine.close(ID, keep=keep)
+    engine.close(_ID, keep=keep)
     return steps

@@ -1,6 +1,7 @@
 """Recorded model calls as token ids.
 
-A file has one JSON object per line, plain or compressed (.xz, .gz). An object is of one of two kinds:
+A file has one JSON object per line, plain or compressed (.xz, .gz), in any format of agentspec.analysis.logs.formats whose
+records are whole sessions or requests, such as:
 
     chat     {"session", "task", "run", "messages": [{"role", "content", "tool_calls"?}, ...]}
     staged   {"session", "task", "run", "calls": [{"stage", "output", "messages"?}, ...]}
@@ -11,10 +12,8 @@ output is the rest of the message:
     <|user|>\\nWhat time is it?END<|assistant|>\\nHalf past two.{"name": "clock", "arguments": {}}END
     └───────────────── prompt ─────────────────┘└──────────────────── output ─────────────────────┘
 
-A header is ordinary text. END is the tokenizer's token for the end of a turn. Messages are read as in other logs, see
-agentspec.analysis.logs.formats.messages: each part is on lines of its own, and what is not known is noted. The prompt of
-a staged call is that of a chat if its messages were recorded, and otherwise a line with the name of its stage. Its output
-is the text and END.
+A header is ordinary text. END is the tokenizer's token for the end of a turn. The prompt of a staged call is that of a
+chat if its messages were recorded, and otherwise a line with the name of its stage.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import zlib
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,8 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.analysis.logs.account import Account
-from agentspec.analysis.logs.calls import BadRecordError
-from agentspec.analysis.logs.formats.messages import Message, read_messages
+from agentspec.analysis.logs.calls import BadRecordError, LoggedCall
+from agentspec.analysis.logs.formats import calls_of
+from agentspec.analysis.replay.encoding import Encoder
 from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.errors import ConfigError
 
@@ -76,16 +78,16 @@ def read_trace(argument: str, tokenizer: Tokenizer) -> Trace:
     reader = SessionReader(tokenizer)
     bad_lines: list[str] = []
     account = Account()
-    try:
-        sessions = list(_read_sessions(path, bad_lines))[chosen]
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        raise ConfigError(f"cannot read the trace {path}: {error}; pass a .jsonl, .jsonl.xz or .jsonl.gz") from error
+    sessions = read_sessions(path, bad_lines)[chosen]
     for session in sessions:
         check_session(session, account)
-    calls = [call for session in sessions for call in reader.calls(session)]
+    try:
+        calls = [call for session in sessions for call in reader.calls(session)]
+    except BadRecordError as error:
+        raise ConfigError(f"{argument} cannot be replayed: {error}") from error
     if not calls:
         found = f"; {len(bad_lines)} lines were bad, the first {bad_lines[0]}" if bad_lines else ""
-        raise ConfigError(f"no model call in {argument}{found}; a session has `messages` or `calls`")
+        raise ConfigError(f"no model call in {argument}{found}; each line must be a session or an answered request")
     name = path.name.split(".jsonl")[0] + argument.removeprefix(str(path))
     return Trace(name, calls, len(sessions), bad_lines, account)
 
@@ -105,18 +107,24 @@ def _split_argument(argument: str) -> tuple[Path, slice]:
     return Path(path), slice(*numbers)
 
 
-def _read_sessions(path: Path, bad_lines: list[str]) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(decompressed(file, path), 1):
-            if not line.strip():
-                continue
-            try:
-                session = json.loads(line)
-                check_session(session)
-            except ValueError as error:
-                bad_lines.append(f"{path.name}:{number}: {error}")
-            else:
-                yield session
+def read_sessions(path: Path, bad_lines: list[str], last: int | None = None) -> list[dict[str, Any]]:
+    """The sessions of a file, or of its last lines that are not blank. Others are noted as `file:line: reason`. Raises
+    ConfigError if the file cannot be read."""
+    sessions = []
+    try:
+        with path.open("rb") as file:
+            lines = ((number, line) for number, line in enumerate(decompressed(file, path), 1) if line.strip())
+            for number, line in lines if last is None else deque(lines, last):
+                try:
+                    session = json.loads(line)
+                    check_session(session)
+                except (ValueError, RecursionError) as error:
+                    bad_lines.append(f"{path.name}:{number}: {error}")
+                else:
+                    sessions.append(session)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise ConfigError(f"cannot read the trace {path}: {error}; pass a .jsonl, .jsonl.xz or .jsonl.gz") from error
+    return sessions
 
 
 def decompressed(file: IO[bytes], path: Path) -> IO[bytes]:
@@ -128,74 +136,25 @@ def decompressed(file: IO[bytes], path: Path) -> IO[bytes]:
     return file
 
 
-def check_session(session: Any, account: Account | None = None) -> None:
-    """Raises ValueError if the session lacks a part that `SessionReader` reads.
+def check_session(session: Any, account: Account | None = None) -> list[LoggedCall]:
+    """The calls of a session, as text. Raises ValueError if it has none in a known format.
 
     Args:
         session: A JSON value.
-        account: Takes what of the session's messages is understood.
+        account: Takes what of the session is understood.
     """
-    account = account or Account()
-    if not isinstance(session, dict):
-        raise BadRecordError("not an object")
-    if "messages" in session:
-        read_messages(session["messages"], account, prompt=False)
-    elif "calls" in session:
-        calls = session["calls"]
-        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
-            raise BadRecordError("calls must be a list of objects")
-        if not all(isinstance(call.get("stage"), str) and isinstance(call.get("output"), str) for call in calls):
-            raise BadRecordError("a call has no stage or no output")
-        for call in calls:
-            read_messages(call.get("messages") or [], account)
-            account.note_read("output", len(call["output"]))
-    else:
-        raise BadRecordError("neither messages nor calls")
+    return calls_of(session, "", account)[1]
 
 
 class SessionReader:
-    """Makes calls of sessions that check_session() accepted. It tokenizes each text once, because sessions of one task
-    share their first messages. Its memory therefore grows with the texts read."""
+    """Makes calls of sessions that check_session() accepted."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._end = np.array([tokenizer.end_of_turn], dtype=np.int32)
-        self._encoded: dict[str, NDArray[np.int32]] = {}
+        self._encoder = Encoder(tokenizer)
 
     def calls(self, session: dict[str, Any]) -> Iterator[Call]:
-        identity, task, run = (str(session.get(key, "")) for key in ("session", "task", "run"))
-        if "messages" not in session:
-            for call in session["calls"]:
-                yield Call(identity, task, run, self._staged_prompt(call), self._turn(call["output"]))
-            return
-        parts: list[NDArray[np.int32]] = []
-        for message in _messages(session["messages"]):
-            parts.append(self._line(f"<|{message.role}|>"))
-            turn = self._turn(message.read)
-            if message.role == "assistant":
-                # Later prompts do not repeat the reasoning.
-                written = turn if message.written == message.read else self._turn(message.written)
-                yield Call(identity, task, run, tuple(parts), written)
-            parts.append(turn)
-
-    def _staged_prompt(self, call: dict[str, Any]) -> tuple[NDArray[np.int32], ...]:
-        if not call.get("messages"):
-            return (self._line(call["stage"]),)
-        turns = [(self._line(f"<|{m.role}|>"), self._turn(m.read)) for m in _messages(call["messages"])]
-        return (*(part for turn in turns for part in turn), self._line("<|assistant|>"))
-
-    def _line(self, text: str) -> NDArray[np.int32]:
-        return self._cached(text + "\n")
-
-    def _turn(self, text: str) -> NDArray[np.int32]:
-        return np.concatenate([self._cached(text), self._end])
-
-    def _cached(self, text: str) -> NDArray[np.int32]:
-        if text not in self._encoded:
-            self._encoded[text] = self._tokenizer.encode(text)
-        return self._encoded[text]
-
-
-def _messages(values: Any) -> list[Message]:
-    # check_session() has noted what is not known.
-    return read_messages(values, Account())
+        """Raises BadRecordError if the session has token ids of another tokenizer."""
+        task, run = (str(session.get(key, "")) for key in ("task", "run"))
+        for call in check_session(session):
+            identity = str(session.get("session", call.labels.session))
+            yield Call(identity, task, run, self._encoder.prompt_parts(call), self._encoder.output(call))

@@ -19,9 +19,10 @@ from agentspec.analysis.logs.log import Log
 from agentspec.analysis.measures.grid import ALPHAS
 from agentspec.analysis.measures.replays import Pass, Sampled, cold_passes, is_crowd, num_orders, prepared, warm_passes
 from agentspec.analysis.measures.speedup import ROUNDS, SIMULATED_TOKENS
-from agentspec.analysis.measures.states import Drafts, recorded_config
+from agentspec.analysis.measures.states import MAX_WIDTH, recorded_config
 from agentspec.analysis.replay.traces import Call
 from agentspec.engine import Engine
+from agentspec.simulation.recording import Drafts
 
 _STEP = 1.2
 """The ratio of a number of calls to the next smaller one that is tried."""
@@ -152,7 +153,7 @@ def _measured_rates(log: Log, engine_bytes: int, pilot_tokens: int) -> _Rates:
             engine.open(str(i), call.prompt)
             engine.close(str(i), keep=False)
         indexing = clock() - began
-        engine, drafts = Engine(recorded_config(alpha, engine_bytes)), Drafts(tokens)
+        engine, drafts = Engine(recorded_config(alpha, engine_bytes)), Drafts(tokens, MAX_WIDTH)
         engine.load_segments("", server.segments)
         began = clock()
         for call in pilot.measured:

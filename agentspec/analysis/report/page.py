@@ -11,12 +11,10 @@ import base64
 import functools
 import hashlib
 import itertools
-import math
 import re
 import shlex
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import ChainableUndefined, Environment, PackageLoader
@@ -24,7 +22,6 @@ from markupsafe import Markup
 
 from agentspec.analysis.report import page_numbers
 from agentspec.analysis.report.page_axis import Axis, linear, logarithmic
-from agentspec.analysis.report.page_numbers import Interval, interval, known
 
 MAX_PLOT_ROWS = 12
 """Sets of each kind that a plot has room for."""
@@ -40,50 +37,21 @@ _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 _MAX_MARKS = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OutputSet:
-    """A set of outputs, for example those of one role; a measure is None where it is not known."""
-
-    label: str
-    by: str
-    outputs: float | None
-    tokens: float | None
-    entropy: Interval | None
-    cold: Interval | None
-    warm: Interval | None
-    repeated: Mapping[str, float]
-
-    @property
-    def accept_length(self) -> Interval | None:
-        return self.warm or self.cold
-
-    @property
-    def repeats(self) -> float | None:
-        """The share of output tokens that appeared before."""
-        neither = self.repeated.get("neither")
-        return None if neither is None else 1 - neither
-
-
 def page(facts: Mapping[str, Any]) -> str:
-    """The whole document, to be written as UTF-8.
-
-    Args:
-        facts: As schema.py describes them. Values that are missing, null or not finite are shown as not known.
-    """
-    facts = _finite(facts)
+    """The whole document, to be written as UTF-8. The facts are as schema.py describes them."""
     script = environment().get_template("page.js").render()
-    points = _points(facts)
+    points = [(row["outputs"], {**row, "mean": row["accept_length"]}) for row in facts["learning_curve"]]
     return (
         environment()
         .get_template("page.html")
         .render(
             facts=facts,
             digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            sets=_sets(facts),
+            sets=_sets(facts["sets"]),
             points=points,
             axes=_curve_axes(points) if points else None,
-            gains=[row for row in facts.get("speedup") or [] if None not in (row.get("low"), row.get("high"))],
-            grids=_grids(facts.get("replay") or []),
+            gains=facts["speedup"],
+            grids=_grids(facts["replay"]),
         )
     )
 
@@ -96,24 +64,13 @@ def environment() -> Environment:
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Facts may lack anything: a missing value is empty as text and "not known" as a number.
+        # A value that is null has no fields: they are empty as text and "not known" as numbers.
         undefined=ChainableUndefined,
         finalize=_written,
     )
     made.globals |= {"linear": linear, "PLAIN": _PLAIN}
-    filters = (
-        "integer",
-        "counted",
-        "short",
-        "decimal",
-        "times",
-        "share",
-        "size",
-        "seconds",
-        "between",
-        "with_interval",
-    )
-    made.filters |= {key: getattr(page_numbers, key) for key in (*filters, "interval")}
+    numbers = "integer counted short decimal times share size seconds between with_interval"
+    made.filters |= {key: getattr(page_numbers, key) for key in numbers.split()}
     made.filters |= {
         "lines": lines,
         "name": name,
@@ -163,76 +120,51 @@ def lines(text: object) -> Markup:
     return Markup("{}").format(visible(str(text), lines=True))
 
 
-def _finite(value: Any) -> Any:
-    """The facts with None for numbers that are not finite."""
-    if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _sets(facts: Mapping[str, Any]) -> list[OutputSet]:
-    """The sets of the facts: all outputs first, then by kind; days in their order, others the largest first."""
+def _sets(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The sets of the facts with what plots need: all outputs first, then by kind; days in their order, others the
+    largest first."""
     sets = []
-    for entry in facts.get("sets") or []:
-        by, lengths = str(entry.get("by") or ""), entry.get("accept_length") or {}
+    for row in rows:
+        lengths = row["accept_length"] or {"cold": None, "warm": None}
         sets.append(
-            OutputSet(
-                label="All outputs" if by == "all" else visible(str(entry.get("name") or "(no name)"), 60),
-                by=by,
-                outputs=entry.get("outputs"),
-                tokens=entry.get("output_tokens"),
-                entropy=interval(entry.get("entropy")),
-                cold=interval(lengths.get("cold")),
-                warm=interval(lengths.get("warm")),
-                repeated=entry.get("repeated") or {},
-            )
+            {
+                **row,
+                **lengths,
+                "label": "All outputs" if row["by"] == "all" else visible(row["name"], 60),
+                "accept_length": lengths["warm"] or lengths["cold"],
+                "repeats": 1 - row["repeated"]["neither"] if row["repeated"] else None,
+            }
         )
 
-    def place(found: OutputSet) -> tuple[int, str, float]:
-        kind = _KINDS.index(found.by) if found.by in _KINDS else len(_KINDS)
-        return kind, found.label if found.by == "day" else "", -(found.tokens or 0)
+    def place(found: Mapping[str, Any]) -> tuple[int, str, float]:
+        return _KINDS.index(found["by"]), found["label"] if found["by"] == "day" else "", -found["output_tokens"]
 
     return sorted(sets, key=place)
 
 
-def largest(sets: Sequence[OutputSet]) -> list[tuple[str, list[OutputSet]]]:
+def largest(sets: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
     """The sets of each kind that a plot has room for: those with the most output tokens, in the given order."""
     kinds = []
-    for kind, members in itertools.groupby(sets, key=lambda found: found.by):
+    for kind, members in itertools.groupby(sets, key=lambda found: found["by"]):
         of_kind = list(members)
-        kept = sorted(of_kind, key=lambda found: found.tokens or 0, reverse=True)[:MAX_PLOT_ROWS]
+        kept = sorted(of_kind, key=lambda found: found["output_tokens"], reverse=True)[:MAX_PLOT_ROWS]
         kinds.append((kind, [found for found in of_kind if found in kept]))
     return kinds
 
 
-def _points(facts: Mapping[str, Any]) -> list[tuple[float, Interval]]:
-    """The learning curve: outputs learnt from and the accept length, ascending."""
-    points = []
-    for row in facts.get("learning_curve") or []:
-        at, length = known(row.get("outputs")), interval({**row, "mean": row.get("accept_length")})
-        if at is not None and length is not None:
-            points.append((at, length))
-    return sorted(points, key=lambda point: point[0])
-
-
-def _curve_axes(points: Sequence[tuple[float, Interval]]) -> tuple[Axis, Axis]:
+def _curve_axes(points: Sequence[tuple[int, Mapping[str, Any]]]) -> tuple[Axis, Axis]:
     title = "finished outputs learnt from"
     # A logarithmic axis has no 0: a server that has learnt nothing is drawn at one output.
     positive = [max(at, 1.0) for at, _ in points]
     is_wide = positive[-1] / positive[0] >= _LOGARITHMIC_FROM
     x = logarithmic(f"{title}, logarithmic", positive) if is_wide else linear(title, [at for at, _ in points])
-    lengths = [value for _, length in points for value in length if value is not None]
+    lengths = [length[end] for _, length in points for end in ("low", "high")]
     return x, linear("accept length, tokens per step", lengths, start=1.0, reference=_PLAIN)
 
 
-def _grids(rows: Sequence[Mapping[str, Any]]) -> dict[float, dict[tuple[str, float | None], dict[float, Any]]]:
+def _grids(rows: Sequence[Mapping[str, Any]]) -> dict[float, dict[tuple[str, float | None], dict[int, Any]]]:
     """Rows of the replay by tau, then by rule and alpha, then by width."""
-    grids: dict[float, dict[tuple[str, float | None], dict[float, Any]]] = {}
+    grids: dict[float, dict[tuple[str, float | None], dict[int, Any]]] = {}
     for row in rows:
-        tau, width = known(row.get("tau")), known(row.get("width"))
-        if tau is not None and width is not None:
-            rule = str(row.get("rule") or ""), known(row.get("alpha"))
-            grids.setdefault(tau, {}).setdefault(rule, {})[width] = row
+        grids.setdefault(row["tau"], {}).setdefault((row["rule"], row["alpha"]), {})[row["width"]] = row
     return grids

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from agentspec.analysis.report.page_numbers import with_interval
+
 _SHOWN = 4
 """Rows of what was not read; the JSON facts have all."""
 
@@ -29,7 +31,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
         first = inputs["bad_records"][0]
         yield f"bad         {inputs['num_bad_records']} records, the first in {first['file']}, {first['where']}: {first['reason']}"
     if facts["entropy"]:
-        yield f"entropy     {_interval(facts['entropy'])} bits over {facts['entropy']['outputs']} outputs"
+        yield f"entropy     {with_interval(facts['entropy'])} bits over {facts['entropy']['outputs']} outputs"
         yield f"            {facts['entropy']['reading']}"
         if verdict["by_entropy"]:
             yield f"            {verdict['by_entropy']['text']}"
@@ -37,7 +39,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
     lengths = everything["accept_length"] or {}
     for name, words in (("cold", "nothing learnt"), ("warm", "other sessions learnt")):
         if lengths.get(name):
-            yield f"{name:<11} {_interval(lengths[name])} tokens per step, {words}"
+            yield f"{name:<11} {with_interval(lengths[name])} tokens per step, {words}"
     if everything["repeated"]:
         shares = ", ".join(f"{share:.0%} {place.replace('_', ' ')}" for place, share in everything["repeated"].items())
         yield f"repeated    {shares}"
@@ -81,10 +83,6 @@ def _unread(inputs: dict[str, Any]) -> Iterator[str]:
         yield f"{'' if i else 'no answer':<12}{row['records']} x {row['reason']}"
     if len(rows) > _SHOWN:
         yield f"{'':<12}and {sum(row['records'] for row in rows[_SHOWN:])} others"
-
-
-def _interval(interval: dict[str, float]) -> str:
-    return f"{interval['mean']:.2f} ({interval['low']:.2f} to {interval['high']:.2f})"
 
 
 def _mean(interval: dict[str, float] | None) -> str:

@@ -123,27 +123,11 @@ def test_requests_that_ask_no_model_are_passed_on_and_not_recorded() -> None:
         assert proxy.take() == []
 
 
-def test_the_servers_key_replaces_that_of_the_client() -> None:
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-    from threading import Thread
-
-    seen: list[str | None] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            seen.append(self.headers["Authorization"])
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    headers = {"Authorization": "Bearer client"}
-    for key in ("", "server"):
-        with RecordingProxy(f"http://127.0.0.1:{server.server_port}", api_key=key) as proxy:
-            httpx.get(f"{proxy.base_url('')}/models", headers=headers, timeout=10)
-    server.shutdown()
-    server.server_close()
-    assert seen == ["Bearer client", "Bearer server"]
+@pytest.mark.parametrize(("key", "wanted"), [("", "client"), ("server", "server")])
+def test_the_servers_key_replaces_that_of_the_client(key: str, wanted: str) -> None:
+    with (
+        chat_server(lambda body: "x", key=wanted) as url,
+        RecordingProxy(url.removesuffix("/v1"), api_key=key) as proxy,
+    ):
+        address, headers = f"{proxy.base_url('')}/chat/completions", {"Authorization": "Bearer client"}
+        assert httpx.post(address, json=BODY, headers=headers, timeout=10).status_code == 200

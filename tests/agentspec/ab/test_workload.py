@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentspec.ab.command import SliceCommand, TaskCommand, run_process
-from agentspec.ab.presets import PresetOptions, preset
+from agentspec.ab.presets import preset
 from agentspec.ab.workload import Target, filled, read_results
 from agentspec.errors import ConfigError
 
@@ -137,6 +137,6 @@ def test_trajectories_of_mini_swe_agent_are_timed_by_their_messages(tmp_path: Pa
 def test_named_workloads_ask_for_what_they_need() -> None:
     for name, needed in (("sql", "--dataset"), ("openhands", "tasks --out"), ("nothing", "must be one of")):
         with pytest.raises(ConfigError, match=needed):
-            preset(name, PresetOptions())
-    found = preset("mini-swe-agent", PresetOptions(options="--tasks folder", tasks=7))
+            preset(name)
+    found = preset("mini-swe-agent", "--tasks folder", tasks=7)
     assert found.count == 7 and "--agent mini-swe-agent" in found.template

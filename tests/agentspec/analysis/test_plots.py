@@ -28,4 +28,4 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no measured points"):
         draw_profile(profile(), tmp_path / "fit.png")
     with pytest.raises(ConfigError, match="must end in .png or .svg, got .*fit.jpg"):
-        draw_profile(profile(), tmp_path / "fit.jpg")
+        draw_profile(Profile.fitted(KEY, POINTS, (1, 8)), tmp_path / "fit.jpg")

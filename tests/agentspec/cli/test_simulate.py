@@ -14,11 +14,13 @@ from agentspec.scheduling import ServingCosts, StepCost
 from agentspec.simulation import ServerConfig, acceptance_at_rate, find_profile
 from agentspec.simulation.inputs import measured_table, tokens_per_step
 
+SVG = "{http://www.w3.org/2000/svg}"
 SMALL = ["simulate", "--acceptance", "0.7", "--output-tokens", "16", "--max-draft-tokens", "7", "--requests", "12"]
 
 
 def test_the_command_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = {name: tmp_path / f"out.{name}" for name in ("json", "markdown", "plot")}
+    files = {name: tmp_path / f"out.{name}" for name in ("json", "markdown")}
+    files["plot"] = tmp_path / "plot.svg"
     words = [word for name, file in files.items() for word in (f"--{name}", str(file))]
     arrivals = ["--arrivals", "poisson:0.1x,1x", "--arrivals", "phases:2:0.1:1:1"]
     controllers = [
@@ -34,8 +36,8 @@ def test_the_command_writes_what_it_shows(tmp_path: Path, capsys: pytest.Capture
     assert str(tmp_path) not in files["json"].read_text() + files["markdown"].read_text()
     assert [len(row["phases"]) for row in rows if "phases" in row] == [2] * 8
     table = files["markdown"].read_text()
-    assert "| poisson:1x | goodput |" in table and "Speed-up of mean latency" in table
-    ET.fromstring(files["plot"].read_text())
+    assert "| poisson:1x | goodput |" in table and "| poisson:1x | fixed:0 | 1.000 |" in table
+    assert {"phases 0.1 1 1", "smartspec:tree"} <= {text.text for text in ET.parse(files["plot"]).iter(f"{SVG}text")}
     plain = [row for row in rows if row["controller"] == "fixed:0"]
     assert all(row["width_mean"] == 1 and row["accept_length"] == 1 for row in plain)
 

@@ -29,9 +29,8 @@ def plain(messages: Sequence[dict[str, Any]]) -> str:
 
 def checked(*sessions: dict[str, Any], render: Render | None = None, bad: Sequence[str] = ()) -> dict[str, Finding]:
     account = Account()
-    for session in sessions:
-        check_session(session, account)
-    return {of.name: of for of in check_sessions(sessions, bad, account, byte_tokenizer(), render)}
+    read = [check_session(session, account) for session in sessions]
+    return {of.name: of for of in check_sessions(read, bad, account, byte_tokenizer(), render)}
 
 
 def test_what_is_not_known_in_messages_is_told() -> None:
@@ -43,7 +42,7 @@ def test_what_is_not_known_in_messages_is_told() -> None:
 
 def test_repeats_of_prompts_and_of_earlier_outputs() -> None:
     copied, new = chat(FILE, FILE), chat("?", "Nothing of that.")
-    found = log_repeats([copied, new, new], byte_tokenizer())
+    found = log_repeats([check_session(session) for session in (copied, new, new)], byte_tokenizer())
     tokens = len(FILE) + 1
     # A repeat has 8 tokens. The prompt's message ends with the same token as the answer, so the last repeat counts too.
     assert found.in_prompt == tokens - 7

@@ -83,6 +83,6 @@ DATASET = fields.names(
     conversation_hash conversation_id turn redacted toxic openai_moderation detailed_moderation hashed_ip header state
     country system system_prompt tstamp judge winner exit traj_reward agent_cost user_cost termination_reason
     reward_info start_time end_time trial task_id id seed hints review chat_template_kwargs reference ground_truth
-    gold gold_sql sql db_id evaluation difficulty
+    gold gold_sql sql db db_id evaluation difficulty
     """
 )

@@ -24,7 +24,6 @@ _GEN_AI_KNOWN = fields.names(
     conversation token choice message openai data_source evaluation orchestrator workflow span framework cost
     """
 )
-_GEN_AI_TEXT = fields.names("input output prompt completion")
 
 
 def langfuse_pair(record: Mapping[str, Any], account: Account) -> dict[str, Any]:

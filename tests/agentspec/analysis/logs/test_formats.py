@@ -50,19 +50,6 @@ def test_prompts_end_before_their_outputs() -> None:
     assert second.messages == (*first.messages, ("assistant", "noon"), ("user", "sure?"))
 
 
-def test_items_of_one_turn_are_one_message() -> None:
-    _, (call,) = calls_of(CASES["responses"]["record"], "")
-    assert call.messages == (
-        *(("system", "Be brief."), ("user", "time?"), ("assistant", TOOL_TEXT), ("tool", "12:00")),
-    )
-
-
-def test_reasoning_is_written_and_not_read_again() -> None:
-    later = [*ASK, {**ANSWER, "reasoning_content": "It is noon."}, {"role": "assistant", "content": "noon"}]
-    _, (first, second) = calls_of({"messages": later}, "")
-    assert first.output.startswith("It is noon.") and second.messages[-1] == ("assistant", TOOL_TEXT)
-
-
 def test_attempts_are_sessions_of_their_own() -> None:
     _, calls = calls_of(CASES["swe-agent, several attempts"]["record"], "run/task")
     assert [call.labels.session for call in calls] == ["run/task/1", "run/task/1", "run/task/2"]

@@ -9,8 +9,8 @@ import pytest
 from byte_tokenizer import byte_tokenizer
 
 from agentspec.analysis.logs.calls import BadRecordError, Labels, LoggedCall
-from agentspec.analysis.logs.encoding import Encoder
 from agentspec.analysis.logs.sample import LogSample, SampleLimits
+from agentspec.analysis.replay.encoding import Encoder
 
 
 def calls(sessions: int, each: int, prompt: str = "") -> list[LoggedCall]:

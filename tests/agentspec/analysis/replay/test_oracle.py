@@ -26,11 +26,6 @@ def test_longest_copies_equal_brute_force(seed: int) -> None:
     assert longest_copies(text, max_length).tolist() == brute_force(text.tolist(), max_length)
 
 
-def test_copies_do_not_run_into_the_text_they_continue() -> None:
-    # The last two of 7 7 7 7 may be copied from the first two, but a copy never overlaps the text that it continues.
-    assert longest_copies(np.array([7, 7, 7, 7]), 9).tolist() == [0, 1, 2, 1]
-
-
 def tokens(text: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32)
 

@@ -7,7 +7,7 @@ import pytest
 from every import every
 from numpy.typing import NDArray
 
-from agentspec.analysis.replay import Call, Draft, EngineSystem, accepted_nodes, config_for, replay
+from agentspec.analysis.replay import Call, Draft, EngineSystem, accepted_nodes, replay
 
 #            ┌─ 0: 5 ─┬─ 2: 6 ── 4: 7
 #   root ────┤        └─ 3: 8
@@ -96,8 +96,3 @@ def test_the_engine_learns_from_finished_calls(system: str) -> None:
     warm = EngineSystem(system, 8)
     warm.remember(calls[0])
     assert replay(calls[1:], warm, 8).accepted == both.accepted - first.accepted
-
-
-def test_unknown_engine_systems_have_no_settings() -> None:
-    with pytest.raises(KeyError):
-        config_for("other")

@@ -29,6 +29,7 @@ CHAT = {
         },
         {"role": "tool", "content": [{"type": "text", "text": "half "}, {"type": "text", "text": "past"}]},
         {"role": "assistant", "content": None},
+        {"role": "assistant", "content": "Half past."},
     ],
 }
 STAGED = {"session": 7, "calls": [{"stage": "plan", "output": "one"}, {"stage": "sql", "output": ""}]}
@@ -47,10 +48,12 @@ def test_each_assistant_message_is_a_call_whose_prompt_is_all_before_it(tmp_path
     assert text_of(first.output.tolist()) == (
         'Let me see.\n{"name": "clock", "arguments": {"zone":"UTC"}}\n{"name": "bell", "arguments": {"n": 2}}$'
     )
-    # A message may be empty, so its output may be only the end of the turn.
-    assert text_of(second.output.tolist()) == "$"
+    # A message without text is no output.
+    assert text_of(second.output.tolist()) == "Half past.$"
     assert text_of(second.prompt.tolist()) == (
-        text_of(first.prompt.tolist()) + text_of(first.output.tolist()) + "<|tool|>\nhalf past$<|assistant|>\n"
+        text_of(first.prompt.tolist())
+        + text_of(first.output.tolist())
+        + "<|tool|>\nhalf past$<|assistant|>\n$<|assistant|>\n"
     )
 
 
@@ -65,12 +68,6 @@ def test_stages_are_calls_that_know_their_stage_only(tmp_path: Path) -> None:
     assert [text_of(call.prompt.tolist()) for call in trace.calls] == ["plan\n", "sql\n"]
     assert [text_of(call.output.tolist()) for call in trace.calls] == ["one$", "$"]
     assert trace.calls[0].session == "7"
-
-
-def test_stages_whose_messages_were_recorded_have_them_as_their_prompt(tmp_path: Path) -> None:
-    asked = [{"role": "system", "content": "rules"}, {"role": "user", "content": "time?"}]
-    (call,) = read(tmp_path / "staged.jsonl", {"calls": [{"stage": "plan", "output": "one", "messages": asked}]}).calls
-    assert text_of(call.prompt.tolist()) == "<|system|>\nrules$<|user|>\ntime?$<|assistant|>\n"
 
 
 def test_bad_lines_are_named_and_skipped(tmp_path: Path) -> None:
@@ -89,30 +86,6 @@ def test_bad_lines_are_named_and_skipped(tmp_path: Path) -> None:
     assert [line.split(":")[:2] for line in trace.bad_lines] == [
         ["mixed.jsonl", str(i)] for i in range(1, len(bad) + 1)
     ]
-
-
-def test_blocks_are_read_as_in_other_logs_and_those_that_are_not_known_are_noted(tmp_path: Path) -> None:
-    blocks = [
-        {"type": "thinking", "thinking": "Hm."},
-        {"type": "text", "text": "I look."},
-        {"type": "tool_use", "name": "ls", "input": {"path": "."}},
-        {"type": "hologram", "waves": "abcd"},
-    ]
-    result = [{"type": "tool_result", "tool_use_id": "1", "content": "a.py"}]
-    messages = [
-        {"role": "assistant", "content": blocks},
-        {"role": "user", "content": result},
-        {"role": "assistant", "content": "done", "tool_calls": [{"arguments": "{}"}]},
-    ]
-    trace = read(tmp_path / "blocks.jsonl", {"messages": messages})
-    first, second = trace.calls
-    call = '{"name": "ls", "arguments": {"path": "."}}'
-    assert text_of(first.output.tolist()) == f"Hm.\nI look.\n{call}$"
-    # Later prompts do not repeat the reasoning.
-    assert text_of(second.prompt.tolist()) == f"<|assistant|>\nI look.\n{call}$<|tool|>\na.py$<|assistant|>\n"
-    assert {what: tally.characters for (_, what), tally in trace.account.unknown.items()} == {
-        "block hologram": len("hologramabcd"), "tool call without a name": len("{}"),
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -147,3 +120,13 @@ def test_files_without_a_call_are_refused(tmp_path: Path) -> None:
     (tmp_path / "torn.jsonl.xz").write_bytes(lzma.compress(b"{}")[:-8])
     with pytest.raises(ConfigError, match="cannot read the trace"):
         read_trace(str(tmp_path / "torn.jsonl.xz"), byte_tokenizer())
+
+
+def test_records_of_other_formats_are_read_and_foreign_tokens_refused(tmp_path: Path) -> None:
+    request = {"prompt": "time?", "completion": "noon", "hologram": "abc"}
+    trace = read(tmp_path / "requests.jsonl", request, {"request_id": "r", "tokens": [5, 6]})
+    assert [text_of(call.prompt.tolist()) for call in trace.calls] == ["<|user|>\ntime?$<|assistant|>\n", "$"]
+    assert trace.calls[1].output.tolist() == [5, 6] and trace.calls[1].session == "r"
+    assert "openai.hologram" in trace.account.not_understood()
+    with pytest.raises(ConfigError, match="token id 999 is outside the vocabulary"):
+        read(tmp_path / "tokens.jsonl", {"tokens": [5, 999]})

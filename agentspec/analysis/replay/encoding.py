@@ -1,4 +1,4 @@
-"""Calls as token ids, in the form in which agentspec.analysis.replay reads traces."""
+"""Recorded calls as token ids."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Encoder:
         self._end = np.array([tokenizer.end_of_turn], np.int32)
         self._max_cached = max_cached_tokens
         self._num_cached = 0
-        self._cached: OrderedDict[str, NDArray[np.int32]] = OrderedDict()
+        self._cached: OrderedDict[tuple[str, bool], NDArray[np.int32]] = OrderedDict()
 
     def output(self, call: LoggedCall) -> NDArray[np.int32]:
         """The output and the end of the turn, int32[n]; recorded token ids are used unchanged. Raises BadRecordError if
@@ -38,19 +38,20 @@ class Encoder:
                     f"token id {wrong} is outside the vocabulary of {size} tokens; is it the served model's tokenizer?"
                 )
             return ids.astype(np.int32)
-        return np.concatenate([self.tokenizer.encode(without_surrogates(call.output)), self._end])
+        return self._piece(call.output, ends_turn=True)
 
     def prompt_parts(self, call: LoggedCall) -> tuple[NDArray[np.int32], ...]:
-        """The prompt in pieces, which together have at least one token."""
+        """The prompt in pieces, which together have at least one token. Equal pieces and outputs are the same array while they
+        are cached."""
         parts = []
         for role, text in call.messages:
-            parts += [self._cached_piece(f"<|{role}|>\n"), self._cached_piece(text), self._end]
-        parts.append(self._cached_piece(call.header) if call.header else self._end)
+            parts += [self._piece(f"<|{role}|>\n"), self._piece(text, ends_turn=True)]
+        parts.append(self._piece(call.header) if call.header else self._end)
         return tuple(parts)
 
     def prompt_tail(self, call: LoggedCall) -> NDArray[np.int32]:
         """The end of the prompt that an engine keeps before an output. Only that part is tokenized."""
-        parts = [self._cached_piece(call.header) if call.header else self._end]
+        parts = [self._piece(call.header) if call.header else self._end]
         if call.messages:
             end = self.tokenizer.encode(without_surrogates(call.messages[-1][1][-_TAIL_CHARACTERS:]))
             parts = [end, self._end, *parts]
@@ -68,13 +69,14 @@ class Encoder:
             # This tokenizer can only encode.
             return True
 
-    def _cached_piece(self, text: str) -> NDArray[np.int32]:
-        found = self._cached.get(text)
+    def _piece(self, text: str, *, ends_turn: bool = False) -> NDArray[np.int32]:
+        found = self._cached.get((text, ends_turn))
         if found is not None:
-            self._cached.move_to_end(text)
+            self._cached.move_to_end((text, ends_turn))
             return found
         found = self.tokenizer.encode(without_surrogates(text))
-        self._cached[text] = found
+        found = np.concatenate([found, self._end]) if ends_turn else found
+        self._cached[text, ends_turn] = found
         self._num_cached += len(found)
         while self._num_cached > self._max_cached and len(self._cached) > 1:
             self._num_cached -= len(self._cached.popitem(last=False)[1])
