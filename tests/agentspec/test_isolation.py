@@ -117,9 +117,11 @@ def test_no_draft_has_a_token_of_another_namespace(rule: Rule, seed: int, backgr
     life.draft()
     life.engine.check_integrity()
     stats = life.engine.stats()
-    assert all(life.num_drafted)
+    assert any(life.num_drafted)
     assert stats.spared_tokens > 0
+    # A background thread may index what ended later than it is deleted.
     if not background:
+        assert all(life.num_drafted)
         assert life.most_segments > 2
         assert (stats.evicted_outputs > 0) == (seed % 2 == 0)
 
