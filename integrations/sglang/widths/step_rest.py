@@ -45,7 +45,7 @@ class _Prompts:
     """The most requests whose prompts were read together."""
     num_tokens: int = 0
     seconds: float = 0.0
-    """What the tokens cost, besides what any forward costs."""
+    """What their arithmetic takes."""
 
 
 class StepRest:
@@ -81,7 +81,7 @@ class StepRest:
         Args:
             requests: How many requests have tokens in this reading.
             num_tokens: How many tokens it reads.
-            token_seconds: What one more of them costs.
+            token_seconds: What the arithmetic of one token takes.
         """
         if self._prompts is None:
             self._prompts = _Prompts()
