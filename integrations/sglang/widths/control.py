@@ -46,8 +46,6 @@ _STEPS_TOLD = 1024
 _MANY_ROWS = 32
 _LATEST = 8
 _LEAST_OFFERED = 4
-_MANY_TOKENS = 4096.0
-"""From so many tokens on, one more costs what its arithmetic takes. Fewer hide behind the reading of the weights."""
 _LEAST_SECONDS = 1e-5
 
 
@@ -244,9 +242,7 @@ class WidthControl:
     def interrupted(self, batch: ScheduleBatch) -> None:
         """Call it when the scheduler runs this batch, which is not a decode step."""
         if batch.forward_mode.is_extend():
-            context = 0 if self._last is None else self._last.context
-            fewer, more = self.controller.costs.at_widths(context, np.array([1.0, 2.0]) * _MANY_TOKENS).tolist()
-            self._rest.prompts(len(batch.reqs), sum(batch.extend_lens), (more - fewer) / _MANY_TOKENS)
+            self._rest.prompts(len(batch.reqs), sum(batch.extend_lens))
         else:
             self._rest.interrupted()
 

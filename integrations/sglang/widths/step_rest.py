@@ -7,8 +7,8 @@ A step pays this time once, however many tokens it verifies, so a controller has
 
 Prompts that are read between two steps count in part. A prompt that is read alone costs the same, however many steps there
 are. But where several requests end in one step, and their successors' prompts are read together, fewer steps mean fewer of
-these readings. If their tokens are few, such a reading takes hardly longer than one without any, so it is part of the step.
-If arrivals are a Poisson process, this share of readings is exactly the number by which one more step raises them: with n
+these readings. What a reading takes besides its requests and their tokens is then part of the step. If arrivals are a
+Poisson process, the share of steps with such a reading is exactly the number of readings that one more step brings: with n
 arrivals in s steps, s * (1 - exp(-n / s)) steps have a reading, and its derivative by s is the chance of two or more arrivals.
 """
 
@@ -20,12 +20,14 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Protocol
 
+from agentspec.scheduling.costs.running_fit import RunningFit
+
 _REMEMBERED = 31
 _LEAST_KNOWN = 4
 # The most steps whose verification a GPU may not have finished.
 _MAX_OPEN = 8
-# A reading of prompts counts as at most this many verifications: kernels may be compiled in it.
-_MOST_READING = 2.0
+# Shares of a first reading's seconds that are its requests' and its tokens'.
+_SHARES = (0.3, 0.3)
 
 
 class TimedStep(Protocol):
@@ -41,16 +43,14 @@ class TimedStep(Protocol):
 class _Prompts:
     """What was read between two steps."""
 
-    most_together: int = 0
-    """The most requests whose prompts were read together."""
+    readings: int = 0
+    requests: int = 0
     num_tokens: int = 0
-    seconds: float = 0.0
-    """What their arithmetic takes."""
 
 
 class StepRest:
-    """Of the latest steps: the median over those without prompts behind them, and the mean over all of what prompts that
-    are read together add."""
+    """The median over the latest steps without prompts behind them, and what a reading of prompts takes by itself times the
+    share of the latest steps with a reading that several requests shared."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -61,7 +61,8 @@ class StepRest:
         self._prompts: _Prompts | None = None
         self._open: deque[tuple[float, TimedStep, _Prompts | None]] = deque(maxlen=_MAX_OPEN)
         self._known: deque[float] = deque(maxlen=_REMEMBERED)
-        self._readings: deque[float] = deque(maxlen=_REMEMBERED)
+        self._shared: deque[bool] = deque(maxlen=_REMEMBERED)
+        self._reading = RunningFit(_SHARES)
 
     def begin(self, now: float, requests: Sequence[object]) -> None:
         """Called when a decode step of these requests begins. `now`: the time in seconds, by any clock."""
@@ -75,19 +76,12 @@ class StepRest:
         """Called with the plan of the step that has begun."""
         self._step = step
 
-    def prompts(self, requests: int, num_tokens: int, token_seconds: float) -> None:
-        """Called when prompts are read before the next decode step.
-
-        Args:
-            requests: How many requests have tokens in this reading.
-            num_tokens: How many tokens it reads.
-            token_seconds: What the arithmetic of one token takes.
-        """
-        if self._prompts is None:
-            self._prompts = _Prompts()
-        self._prompts.most_together = max(self._prompts.most_together, requests)
-        self._prompts.num_tokens += num_tokens
-        self._prompts.seconds += num_tokens * token_seconds
+    def prompts(self, requests: int, num_tokens: int) -> None:
+        """Called when prompts are read before the next decode step: this number of requests and of their tokens."""
+        read = self._prompts = self._prompts or _Prompts()
+        read.readings += 1
+        read.requests += requests
+        read.num_tokens += num_tokens
 
     def interrupted(self) -> None:
         """Called when something other than prompts runs before the next decode step."""
@@ -102,9 +96,10 @@ class StepRest:
         if prompts is None:
             self._known.append(rest)
         base = median(self._known) if len(self._known) >= _LEAST_KNOWN else 0.0
-        reading = 0.0
-        if prompts is not None and prompts.most_together > 1 and prompts.num_tokens <= step.num_tokens:
-            reading = min(max(rest - base - prompts.seconds, 0.0), _MOST_READING * step.seconds)
-        self._readings.append(reading)
-        if len(self._readings) >= _LEAST_KNOWN:
-            self.seconds = base + fmean(self._readings)
+        # The arithmetic of many tokens hides what else a reading takes.
+        counts = prompts is not None and prompts.readings == 1 and prompts.num_tokens <= step.num_tokens
+        if prompts is not None and counts:
+            self._reading.observe([prompts.requests, prompts.num_tokens], rest - base)
+        self._shared.append(prompts is not None and counts and prompts.requests > 1)
+        if len(self._shared) >= _LEAST_KNOWN:
+            self.seconds = base + fmean(self._shared) * self._reading.coefficients[-1]
