@@ -6,8 +6,8 @@
 A step pays this time once, however many tokens it verifies, so a controller has to know it.
 
 Prompts that are read between two steps count in part. A prompt that is read alone costs the same, however many steps there
-are. But where several requests end in one step, and their successors' prompts are read together, fewer steps mean fewer of
-these readings. What a reading takes besides its requests and their tokens is then part of the step. If arrivals are a
+are. But where several requests end in one step, the prompts of the next requests are read together, and fewer steps mean fewer
+such readings. The part of a reading that does not grow with its requests and tokens then belongs to the step. If arrivals are a
 Poisson process, the share of steps with such a reading is exactly the number of readings that one more step brings: with n
 arrivals in s steps, s * (1 - exp(-n / s)) steps have a reading, and its derivative by s is the chance of two or more arrivals.
 """
@@ -49,8 +49,8 @@ class _Prompts:
 
 
 class StepRest:
-    """The median over the latest steps without prompts behind them, and what a reading of prompts takes by itself times the
-    share of the latest steps with a reading that several requests shared."""
+    """The sum of two parts: the median over the latest steps that no prompts followed, and the fixed part of a reading of
+    prompts times the share of the latest steps that were followed by a reading of several requests."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -96,10 +96,11 @@ class StepRest:
         if prompts is None:
             self._known.append(rest)
         base = median(self._known) if len(self._known) >= _LEAST_KNOWN else 0.0
+        is_shared = False
         # The arithmetic of many tokens hides what else a reading takes.
-        counts = prompts is not None and prompts.readings == 1 and prompts.num_tokens <= step.num_tokens
-        if prompts is not None and counts:
+        if prompts is not None and prompts.readings == 1 and prompts.num_tokens <= step.num_tokens:
             self._reading.observe([prompts.requests, prompts.num_tokens], rest - base)
-        self._shared.append(prompts is not None and counts and prompts.requests > 1)
+            is_shared = prompts.requests > 1
+        self._shared.append(is_shared)
         if len(self._shared) >= _LEAST_KNOWN:
             self.seconds = base + fmean(self._shared) * self._reading.coefficients[-1]
