@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.scheduling.costs.context_cost import ContextCost
 from agentspec.scheduling.costs.cost_model import StepCost
 from agentspec.scheduling.costs.profile import MeasuredRange, Profile, ProfileKey
 from agentspec.scheduling.costs.running_fit import RunningFit
@@ -14,22 +15,23 @@ from agentspec.scheduling.costs.step_curve import StepCurve
 
 _UNKNOWN = 0.02
 """Seconds assumed for every step before one was observed. Only ratios matter then."""
+_LEAST_REST = 0.1
+"""The least share of a step's seconds that is not of its context."""
 _LEAST_LEARNED = 64
 """The first steps of a server compile and allocate."""
 
 
 class OnlineCosts:
-    """A StepCost that observed steps refine. Outliers count little, and drift is followed. alpha and gamma stay as they
-    are while the steps do not tell them apart."""
+    """A StepCost that observed steps refine. Outliers count little, and drift is followed. alpha stays as it is while the
+    steps do not tell it apart from the other coefficients."""
 
     def __init__(self, profile: Profile | None = None) -> None:
         """`profile`: the costs to start from. None: nothing is known."""
         self.profile = profile
         self._outside = 0
-        start = None
-        if profile is not None:
-            start = (profile.target.alpha, profile.target.gamma, profile.target.delta)
-        self._fit = RunningFit([0.1, 0.1], start)
+        target = None if profile is None else profile.target
+        self._context = ContextCost(None if target is None else target.alpha)
+        self._fit = RunningFit([0.1], None if target is None else (target.gamma, target.delta))
         self._curve = StepCurve()
         self._cost: StepCost | None = None
         """The fitted cost; None: to be taken from the fit again."""
@@ -46,8 +48,8 @@ class OnlineCosts:
         """alpha, gamma and delta of `cost`."""
         if not self.known:
             return 0.0, 0.0, _UNKNOWN
-        alpha, gamma, delta = self._fit.coefficients
-        return alpha, gamma, delta
+        gamma, delta = self._fit.coefficients
+        return self._context.value, gamma, delta
 
     @property
     def known(self) -> bool:
@@ -66,7 +68,7 @@ class OnlineCosts:
 
     def seconds(self, context: float, batched: float) -> float:
         """Predicted seconds of a verification."""
-        return self._fit.at(context, batched) if self.known else _UNKNOWN
+        return self.cost.seconds(context, batched)
 
     def at_widths(self, context: float, batched: NDArray[np.float64]) -> NDArray[np.float64]:
         """Predicted seconds of verifications of these numbers of tokens, by the curve that the steps have shown."""
@@ -81,10 +83,13 @@ class OnlineCosts:
 
     def observe(self, context: float, batched: float, seconds: float) -> None:
         """Learns from the seconds of a verification. Impossible values are ignored."""
-        self._fit.observe([max(context, 1.0), batched], seconds)
+        if not (batched > 0 and 0 < seconds < math.inf):
+            return
+        self._context.observe(batched, context, seconds)
+        # The first value of a step's context is a guess, which must not leave less than nothing.
+        self._fit.observe([batched], max(seconds - self._context.value * context, _LEAST_REST * seconds))
         self._cost = None
-        if batched > 0 and 0 < seconds < math.inf:
-            self._curve.observe(batched, context, seconds, self.cost)
+        self._curve.observe(batched, context, seconds, self.cost)
 
     def learned(self, key: ProfileKey, measured: MeasuredRange, widths: tuple[int, ...]) -> Profile | None:
         """The present costs as a profile of the server `key`, learned from steps in the range `measured`; None while

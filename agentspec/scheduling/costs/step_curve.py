@@ -9,17 +9,12 @@ seconds
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.scheduling.costs.context_cost import KNOTS, places
 from agentspec.scheduling.costs.cost_model import StepCost
 
-_KNOTS = [float(number) for number in sorted({round(2.0 ** (half / 2.0)) for half in range(30)})]
-"""Numbers of tokens at which the curve has points: 1, 2, 3, 4, 6, 8, 11, 16, ... A step counts for the two next to it."""
-_LEAST_SHARE = 0.1
-"""A point learns nothing from steps that are nearly all its neighbour's."""
 _MEMORY = 12.0
 """Number of steps over which a point averages."""
 _KEPT = 0.9985
@@ -46,7 +41,7 @@ class StepCurve:
     """
 
     def __init__(self) -> None:
-        number = len(_KNOTS)
+        number = len(KNOTS)
         self._seconds = [0.0] * number
         self._contexts = [0.0] * number
         """The context of the step that a point was last moved to, in tokens."""
@@ -92,20 +87,16 @@ class StepCurve:
 
     def observe(self, batched: float, context: float, seconds: float, linear: StepCost) -> None:
         """Learns from a step of `batched` tokens that took `seconds`."""
-        place = min(max(bisect_right(_KNOTS, batched) - 1, 0), len(_KNOTS) - 2)
-        share = min(max((batched - _KNOTS[place]) / (_KNOTS[place + 1] - _KNOTS[place]), 0.0), 1.0)
-        places = [
-            (knot, weight) for knot, weight in ((place, 1.0 - share), (place + 1, share)) if weight >= _LEAST_SHARE
-        ]
+        points = places(batched)
         at_step, *at_knots = self.at(
-            np.array([batched, *(_KNOTS[knot] for knot, _ in places)], np.float64), context, linear
+            np.array([batched, *(KNOTS[knot] for knot, _ in points)], np.float64), context, linear
         ).tolist()
         error = seconds - at_step
-        weights = [self._weight(knot) for knot, _ in places]
+        weights = [self._weight(knot) for knot, _ in points]
         if min(weights) >= _LEAST_WEIGHT:
             error = min(max(error, -_FARTHEST * at_step), _FARTHEST * at_step)
         self._num_steps += 1
-        for (knot, weight), old, before in zip(places, weights, at_knots, strict=True):
+        for (knot, weight), old, before in zip(points, weights, at_knots, strict=True):
             rate = weight / (old + weight) if old >= _LEAST_WEIGHT else 1.0
             # The point moves to this step's context, so a change of alpha does not make old steps wrong.
             self._seconds[knot] = before + rate * error
@@ -113,8 +104,8 @@ class StepCurve:
             self._weights[knot] = min(old + weight, _MEMORY)
             self._shown[knot] = weight + (self._shown[knot] if old >= _LEAST_WEIGHT else 0.0)
             self._visited[knot] = self._num_steps
-        known = [knot for knot in range(len(_KNOTS)) if self._weight(knot) >= _LEAST_WEIGHT]
-        columns = np.array([(_KNOTS[knot], self._seconds[knot], self._contexts[knot]) for knot in known], np.float64)
+        known = [knot for knot in range(len(KNOTS)) if self._weight(knot) >= _LEAST_WEIGHT]
+        columns = np.array([(KNOTS[knot], self._seconds[knot], self._contexts[knot]) for knot in known], np.float64)
         if known:
             # Points are compared as if all of them had the same context.
             of_context = linear.alpha * columns[:, 2]

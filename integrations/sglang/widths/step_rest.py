@@ -44,13 +44,15 @@ class _Prompts:
     """What was read between two steps."""
 
     readings: int = 0
+    shared: int = 0
+    """Number of readings of several requests."""
     requests: int = 0
     num_tokens: int = 0
 
 
 class StepRest:
     """The sum of two parts: the median over the latest steps that no prompts followed, and the fixed part of a reading of
-    prompts times the share of the latest steps that were followed by a reading of several requests."""
+    prompts times the mean number of readings of several requests after the latest steps."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -61,7 +63,7 @@ class StepRest:
         self._prompts: _Prompts | None = None
         self._open: deque[tuple[float, TimedStep, _Prompts | None]] = deque(maxlen=_MAX_OPEN)
         self._known: deque[float] = deque(maxlen=_REMEMBERED)
-        self._shared: deque[bool] = deque(maxlen=_REMEMBERED)
+        self._shared: deque[int] = deque(maxlen=_REMEMBERED)
         self._reading = RunningFit(_SHARES)
 
     def begin(self, now: float, requests: Sequence[object]) -> None:
@@ -80,6 +82,7 @@ class StepRest:
         """Called when prompts are read before the next decode step: this number of requests and of their tokens."""
         read = self._prompts = self._prompts or _Prompts()
         read.readings += 1
+        read.shared += requests > 1
         read.requests += requests
         read.num_tokens += num_tokens
 
@@ -96,11 +99,12 @@ class StepRest:
         if prompts is None:
             self._known.append(rest)
         base = median(self._known) if len(self._known) >= _LEAST_KNOWN else 0.0
-        is_shared = False
+        shared = 0
         # The arithmetic of many tokens hides what else a reading takes.
-        if prompts is not None and prompts.readings == 1 and prompts.num_tokens <= step.num_tokens:
-            self._reading.observe([prompts.requests, prompts.num_tokens], rest - base)
-            is_shared = prompts.requests > 1
-        self._shared.append(is_shared)
+        if prompts is not None and prompts.num_tokens <= step.num_tokens * prompts.readings:
+            n = prompts.readings
+            self._reading.observe([prompts.requests / n, prompts.num_tokens / n], (rest - base) / n)
+            shared = prompts.shared
+        self._shared.append(shared)
         if len(self._shared) >= _LEAST_KNOWN:
             self.seconds = base + fmean(self._shared) * self._reading.coefficients[-1]

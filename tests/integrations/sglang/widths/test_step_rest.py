@@ -56,11 +56,20 @@ def test_what_runs_between_steps_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "tokens", "share", "wanted"),
-    [(1, 20, 1.0, 0.0), (8, 20, 1.0, 0.006 * 7 / 8), (8, 20, 0.5, 0.003 * 7 / 8), (8, 300, 1.0, 0.0)],
+    ("most", "tokens", "share", "together", "wanted"),
+    [
+        (1, 20, 1.0, 1, 0.0),
+        (8, 20, 1.0, 1, 0.006 * 7 / 8),
+        (8, 20, 0.5, 1, 0.003 * 7 / 8),
+        (8, 20, 1 / 3, 3, 0.006 * 7 / 8),
+        (8, 300, 1.0, 1, 0.0),
+    ],
 )
-def test_prompts_that_are_read_together_are_part_of_a_step(most: int, tokens: int, share: float, wanted: float) -> None:
-    """A reading takes 6 ms, 1 ms for each request and 10 us for each token. The 6 ms count if requests share them."""
+def test_prompts_that_are_read_together_are_part_of_a_step(
+    most: int, tokens: int, share: float, together: int, wanted: float
+) -> None:
+    """A reading takes 6 ms, 1 ms for each request and 10 us for each token. The 6 ms count if requests share them. A share
+    of the steps is followed by `together` readings."""
     rest, rng = StepRest(), random.Random(0)
     now = run(rest, 20, verify=0.01, other=0.004)
     found = []
@@ -68,7 +77,7 @@ def test_prompts_that_are_read_together_are_part_of_a_step(most: int, tokens: in
         rest.begin(now, REQUESTS)
         rest.planned(Step(0.01))
         now += 0.014
-        if number * share % 1.0 == 0.0:
+        for _ in range(together if int((number + 1) * share) > int(number * share) else 0):
             requests, read = rng.randint(1, most), rng.randint(tokens, 2 * tokens)
             rest.prompts(requests, read)
             now += 0.006 + requests * 0.001 + read * 1e-5
