@@ -335,13 +335,14 @@ def unite_trees(
     NDArray[np.uint8],
     NDArray[np.uint8],
 ]: ...
-def path_lengths(
+def follow_paths(
     offsets: NDArray[np.int32],
     tokens: NDArray[np.int32],
     parents: NDArray[np.int32],
+    estimates: NDArray[np.float32],
     texts: NDArray[np.int64],
     lengths: NDArray[np.int32],
-) -> NDArray[np.int32]: ...
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]: ...
 def foresee_union(
     offsets: NDArray[np.int32],
     parents: NDArray[np.int32],

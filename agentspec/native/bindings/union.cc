@@ -49,16 +49,17 @@ nb::tuple unite_trees(const Int32Array& offsets, const Int32Array& tokens, const
                         array1(r->alone, owner));
 }
 
-nb::object path_lengths_of(const Int32Array& offsets, const Int32Array& tokens, const Int32Array& parents,
-                           const Matrix<std::int64_t>& texts, const Int32Array& lengths) {
-  std::vector<std::int32_t> result;
+nb::tuple followed(const Int32Array& offsets, const Int32Array& tokens, const Int32Array& parents,
+                   const FloatArray& estimates, const Matrix<std::int64_t>& texts,
+                   const Int32Array& lengths) {
+  FollowedPaths result;
   {
     const nb::gil_scoped_release release;
-    result = path_lengths(view(offsets), view(tokens), view(parents), all_of(texts), texts.shape(1),
-                          view(lengths));
+    result = follow_paths(view(offsets), view(tokens), view(parents), all_of(estimates), all_of(texts),
+                          texts.shape(1), view(lengths));
   }
   const auto [r, owner] = hand_over(std::move(result));
-  return nb::cast(array1(*r, owner));
+  return nb::make_tuple(array1(r->lengths, owner), array1(r->beyond, owner));
 }
 
 // Keeps the GIL, because it takes some microseconds.
@@ -84,8 +85,8 @@ void bind_union(nb::module_& m) {
         "model_parents"_a.noconvert(), "model_chosen"_a.noconvert(), "model_tokens"_a.noconvert(),
         "model_estimates"_a.noconvert(), "topk"_a, "wanted"_a.noconvert(), "rooms"_a.noconvert(), "rule"_a,
         "trees"_a, "max_nodes"_a, "min_estimate"_a, "factor"_a);
-  m.def("path_lengths", &path_lengths_of, "offsets"_a.noconvert(), "tokens"_a.noconvert(),
-        "parents"_a.noconvert(), "texts"_a.noconvert(), "lengths"_a.noconvert());
+  m.def("follow_paths", &followed, "offsets"_a.noconvert(), "tokens"_a.noconvert(), "parents"_a.noconvert(),
+        "estimates"_a.noconvert(), "texts"_a.noconvert(), "lengths"_a.noconvert());
   m.def("foresee_union", &foreseen, "offsets"_a.noconvert(), "parents"_a.noconvert(),
         "estimates"_a.noconvert(), "promised"_a.noconvert(), "wanted"_a.noconvert(), "rooms"_a.noconvert(),
         "passes"_a);

@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "errors.h"
 
@@ -399,15 +400,17 @@ TreeUnion unite(const SuffixTrees& suffix, const ModelTrees& model, std::span<co
   return out;
 }
 
-std::vector<std::int32_t> path_lengths(std::span<const std::int32_t> offsets, std::span<const Token> tokens,
-                                       std::span<const std::int32_t> parents,
-                                       std::span<const std::int64_t> texts, std::size_t width,
-                                       std::span<const std::int32_t> lengths) {
+FollowedPaths follow_paths(std::span<const std::int32_t> offsets, std::span<const Token> tokens,
+                           std::span<const std::int32_t> parents, std::span<const float> estimates,
+                           std::span<const std::int64_t> texts, std::size_t width,
+                           std::span<const std::int32_t> lengths) {
   const std::size_t rows = check_offsets(offsets, tokens.size(), 0);
   check_size("parents of the model's trees", parents.size(), tokens.size());
+  check_size("estimates of the model's trees", estimates.size(), tokens.size());
   check_size("accepted tokens", texts.size(), rows * width);
   check_size("lengths of the accepted tokens", lengths.size(), rows);
-  std::vector<std::int32_t> result(rows, 0);
+  FollowedPaths result{std::vector<std::int32_t>(rows, 0), std::vector<double>(rows, 0.0)};
+  std::vector<bool> below;
   for (std::size_t row = 0; row < rows; ++row) {
     const auto first = static_cast<std::size_t>(offsets[row]);
     const std::size_t size = static_cast<std::size_t>(offsets[row + 1]) - first;
@@ -417,14 +420,23 @@ std::vector<std::int32_t> path_lengths(std::span<const std::int32_t> offsets, st
     }
     const auto text = texts.subspan(row * width, static_cast<std::size_t>(lengths[row]));
     std::size_t length = 0;
-    std::int32_t end = 0;
-    // Children follow their parents, so one pass finds the whole path.
+    std::size_t end = 0;
+    // Children follow their parents, so one pass finds the whole path, and another one all that is below it.
     for (std::size_t node = 1; node < size && length < text.size(); ++node) {
-      if (parents[first + node] != end || tokens[first + node] != text[length]) continue;
-      end = static_cast<std::int32_t>(node);
+      if (std::cmp_not_equal(parents[first + node], end) || tokens[first + node] != text[length]) continue;
+      end = node;
       ++length;
     }
-    result[row] = static_cast<std::int32_t>(length);
+    below.assign(size, false);
+    double sum = 0.0;
+    for (std::size_t node = end + 1; node < size; ++node) {
+      const auto parent = static_cast<std::size_t>(parents[first + node]);
+      below[node] = parent == end || (parent < node && below[parent]);
+      if (below[node]) sum += static_cast<double>(estimates[first + node]);
+    }
+    const double reached = end == 0 ? 1.0 : static_cast<double>(estimates[first + end]);
+    result.lengths[row] = static_cast<std::int32_t>(length);
+    result.beyond[row] = reached > 0.0 ? sum / reached : 0.0;
   }
   return result;
 }

@@ -93,15 +93,21 @@ inline constexpr std::uint8_t kModelSource = 4;  // Source.MODEL of agentspec/dr
                               std::span<const bool> wanted, std::span<const std::int32_t> rooms,
                               const UnionConfig& config);
 
-// For each of b trees, in the layout of TreeUnion's model trees: the number of leading tokens of its row of
-// `texts` that form a path from the tree's root. 0 for a row without nodes.
+// How far texts follow trees. Both arrays have an element per tree.
+struct FollowedPaths {
+  std::vector<std::int32_t> lengths;  // leading tokens of the text that form a path from the root
+  std::vector<double> beyond;         // expected tokens below the end of that path, if the text reaches it
+};
+
+// Follows b trees, in the layout of TreeUnion's model trees; estimates are products along paths. 0 for a row
+// without nodes.
 //
 // texts: [b, width]; only the first lengths[i] tokens of row i count. Throws ConfigError if sizes do not
 // agree.
-[[nodiscard]] std::vector<std::int32_t> path_lengths(std::span<const std::int32_t> offsets,
-                                                     std::span<const Token> tokens,
-                                                     std::span<const std::int32_t> parents,
-                                                     std::span<const std::int64_t> texts, std::size_t width,
-                                                     std::span<const std::int32_t> lengths);
+[[nodiscard]] FollowedPaths follow_paths(std::span<const std::int32_t> offsets, std::span<const Token> tokens,
+                                         std::span<const std::int32_t> parents,
+                                         std::span<const float> estimates,
+                                         std::span<const std::int64_t> texts, std::size_t width,
+                                         std::span<const std::int32_t> lengths);
 
 }  // namespace agentspec

@@ -71,7 +71,7 @@ class ContextCost:
             old = self._weights[knot]
             if old >= 1.0:
                 rate = weight / (old + weight)
-                self._seconds[knot] += rate * later
+                self._seconds[knot] += rate * min(later, self._value * longer + _FARTHEST * seconds)
                 self._contexts[knot] += rate * longer
             else:
                 self._seconds[knot], self._contexts[knot] = seconds, context

@@ -24,11 +24,8 @@ _LEAST_WEIGHT = 0.05
 """A point of less weight is forgotten."""
 _UNTRIED = 0.25
 """What a further token costs at most, in tokens of the only point that is known."""
-_TRUSTED = 4.0
+_TRUSTED = 4
 """A point is believed in part only until it has learned from this number of steps; see _believed()."""
-_FROM_CONTEXT = 0.5
-"""A point is left out at contexts so much shorter than its own that more than this share of its seconds would go. Alpha is
-not known well enough to tell what would be left."""
 _FARTHEST = 0.3
 """A step moves the curve as if it were at most this share away from it: a step that waited for something else tells
 nothing."""
@@ -46,7 +43,7 @@ class StepCurve:
         self._contexts = [0.0] * number
         """The context of the step that a point was last moved to, in tokens."""
         self._weights = [0.0] * number
-        self._shown = [0.0] * number
+        self._shown = [0] * number
         """Number of steps that a point has learned from since it was last forgotten."""
         self._visited = [0] * number
         """Number of the latest step that a point has learned from."""
@@ -57,10 +54,11 @@ class StepCurve:
     def at(self, batched: NDArray[np.float64], context: float, linear: StepCost) -> NDArray[np.float64]:
         """Predicted seconds of steps of these numbers of tokens, float64[n]. Where the curve knows nothing it follows
         the linear cost, whose alpha counts everywhere."""
-        tokens, seconds = self._near(context, linear.alpha)
-        if not len(tokens):
+        if self._known is None:
             found: NDArray[np.float64] = linear.gamma * batched + (linear.alpha * context + linear.delta)
             return found
+        tokens, seconds, contexts = self._known
+        seconds = seconds + linear.alpha * (context - contexts)
         # More tokens never take less time. So a point that a slow step has lifted sinks to those after it.
         seconds = np.minimum.accumulate(seconds[::-1])[::-1]
         # Beyond the last point each token costs as between the last two, or what the linear cost says if that is more. A
@@ -76,33 +74,32 @@ class StepCurve:
         inside: NDArray[np.float64] = np.interp(batched, tokens, seconds) + outside
         return np.maximum(inside, max(0.1 * float(seconds[0]), 0.0), out=inside)
 
-    def _near(self, context: float, alpha: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Tokens of the known points that are near enough to this context, and their seconds there."""
-        if self._known is None:
-            return np.zeros(0), np.zeros(0)
-        tokens, seconds, contexts = self._known
-        moved = seconds + alpha * (context - contexts)
-        near = moved >= _FROM_CONTEXT * seconds
-        return (tokens, moved) if near.all() else (tokens[near], moved[near])
-
     def observe(self, batched: float, context: float, seconds: float, linear: StepCost) -> None:
         """Learns from a step of `batched` tokens that took `seconds`."""
         points = places(batched)
-        at_step, *at_knots = self.at(
-            np.array([batched, *(KNOTS[knot] for knot, _ in points)], np.float64), context, linear
-        ).tolist()
+        # A point begins where the curve is. Later it goes its own way: the curve may believe it in part only.
+        shown = self.at(np.array([KNOTS[knot] for knot, _ in points], np.float64), context, linear).tolist()
+        ages = [self._weight(knot) for knot, _ in points]
+        before = [
+            self._seconds[knot] + linear.alpha * (context - self._contexts[knot]) if age >= _LEAST_WEIGHT else start
+            for (knot, _), age, start in zip(points, ages, shown, strict=True)
+        ]
+        at_step = sum(weight * one for (_, weight), one in zip(points, before, strict=True))
+        at_step /= sum(weight for _, weight in points)
         error = seconds - at_step
-        weights = [self._weight(knot) for knot, _ in points]
-        if min(weights) >= _LEAST_WEIGHT:
+        if min(ages) >= _LEAST_WEIGHT and (error > 0.0 or min(self._shown[knot] for knot, _ in points) >= _TRUSTED):
             error = min(max(error, -_FARTHEST * at_step), _FARTHEST * at_step)
         self._num_steps += 1
-        for (knot, weight), old, before in zip(points, weights, at_knots, strict=True):
-            rate = weight / (old + weight) if old >= _LEAST_WEIGHT else 1.0
+        for (knot, weight), old, start in zip(points, ages, before, strict=True):
+            was_known = old >= _LEAST_WEIGHT
+            # A step that is disturbed takes longer, never shorter. So a new point follows a faster step at once.
+            is_new = not was_known or (error < 0.0 and self._shown[knot] < _TRUSTED)
+            rate = 1.0 if is_new else weight / (old + weight)
             # The point moves to this step's context, so a change of alpha does not make old steps wrong.
-            self._seconds[knot] = before + rate * error
+            self._seconds[knot] = start + rate * error
             self._contexts[knot] = context
             self._weights[knot] = min(old + weight, _MEMORY)
-            self._shown[knot] = weight + (self._shown[knot] if old >= _LEAST_WEIGHT else 0.0)
+            self._shown[knot] = 1 + (self._shown[knot] if was_known else 0)
             self._visited[knot] = self._num_steps
         known = [knot for knot in range(len(KNOTS)) if self._weight(knot) >= _LEAST_WEIGHT]
         columns = np.array([(KNOTS[knot], self._seconds[knot], self._contexts[knot]) for knot in known], np.float64)
@@ -119,7 +116,7 @@ class StepCurve:
         return self._weights[knot] * _KEPT ** (self._num_steps - self._visited[knot])
 
 
-def _believed(seconds: NDArray[np.float64], shown: list[float]) -> None:
+def _believed(seconds: NDArray[np.float64], shown: list[int]) -> None:
     """Moves points, by ascending numbers of tokens, that few steps have `shown` towards the point before them, in
     place. A step that is disturbed takes longer, never shorter. If the first wide step was disturbed, and was
     believed, no further one would be tried for long."""

@@ -102,12 +102,29 @@ class HybridBatch(DraftBatch):
         sums: NDArray[np.float64] = np.maximum(np.diff(ends) - 1.0, 0.0)
         return sums
 
-    def model_accepted(self, accepted: NDArray[np.int64], num_accepted: NDArray[np.int32]) -> NDArray[np.int32]:
-        """[b], number of tokens of the text that each of the draft model's own trees contains as a path from its root.
-        The first num_accepted[i] + 1 columns of row i of `accepted` hold its accepted tokens and the bonus token.
-        Raises ConfigError if rows or columns are missing."""
-        return _core.path_lengths(
-            self.model_offsets, self.model_tokens, self.model_parents, accepted, num_accepted + np.int32(1)
+    def model_followed(
+        self, accepted: NDArray[np.int64], num_accepted: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """How far the text follows the draft model's own trees.
+
+        Args:
+            accepted: The first num_accepted[i] + 1 columns of row i hold its accepted tokens and the bonus token.
+            num_accepted: int32[b], without the bonus token.
+
+        Returns:
+            int32[b], number of these tokens that the tree contains as a path from its root; and float64[b], expected
+            tokens below the end of that path, if the text reaches it, by the tree's own estimates.
+
+        Raises:
+            ConfigError: Rows or columns are missing.
+        """
+        return _core.follow_paths(
+            self.model_offsets,
+            self.model_tokens,
+            self.model_parents,
+            self.model_estimates,
+            accepted,
+            num_accepted + np.int32(1),
         )
 
 
@@ -137,12 +154,14 @@ class UnitedTrees:
         sums: NDArray[np.float64] = self.model_estimates.sum(axis=1, dtype=np.float64)
         return sums
 
-    def model_accepted(self, accepted: NDArray[np.int64], num_accepted: NDArray[np.int32]) -> NDArray[np.int32]:
-        """See HybridBatch.model_accepted()."""
+    def model_followed(
+        self, accepted: NDArray[np.int64], num_accepted: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """See HybridBatch.model_followed()."""
         rows, nodes = self.model_tokens.shape
         offsets = np.arange(0, (rows + 1) * nodes, nodes, dtype=np.int32)
-        tokens, parents = self.model_tokens.ravel(), self.model_parents.ravel()
-        return _core.path_lengths(offsets, tokens, parents, accepted, num_accepted + np.int32(1))
+        flat = self.model_tokens.ravel(), self.model_parents.ravel(), self.model_estimates.ravel()
+        return _core.follow_paths(offsets, *flat, accepted, num_accepted + np.int32(1))
 
 
 def _first_of_each(offsets: NDArray[np.int32], sizes: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

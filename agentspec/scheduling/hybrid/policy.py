@@ -218,8 +218,8 @@ class HybridPolicy:
         ran = drafts.ran if isinstance(drafts, HybridBatch) else np.zeros(len(drafts), np.bool_)
         if not isinstance(drafts, HybridBatch) or not ran.any():
             return
-        lengths = drafts.model_accepted(np.ascontiguousarray(accepted, np.int64), counts)
-        self._observe_model(request_ids, ran, drafts.verified, lengths, drafts.model_expected(), counts, contexts)
+        followed = drafts.model_followed(np.ascontiguousarray(accepted, np.int64), counts)
+        self._observe_model(request_ids, ran, drafts.verified, *followed, drafts.model_expected(), counts, contexts)
 
     def observe_union(
         self,
@@ -236,9 +236,8 @@ class HybridPolicy:
         if not rows.any():
             return
         counts = np.ascontiguousarray(num_accepted, np.int32)
-        lengths = united.model_accepted(np.ascontiguousarray(accepted, np.int64), counts)
-        expected = united.model_expected()
-        self._observe_model(request_ids, rows, united.verified, lengths, expected, counts, contexts)
+        followed = united.model_followed(np.ascontiguousarray(accepted, np.int64), counts)
+        self._observe_model(request_ids, rows, united.verified, *followed, united.model_expected(), counts, contexts)
 
     def _observe_model(
         self,
@@ -246,14 +245,16 @@ class HybridPolicy:
         ran: NDArray[np.bool_],
         verified: NDArray[np.bool_],
         lengths: NDArray[np.int32],
+        beyond: NDArray[np.float64],
         expected: NDArray[np.float64],
         counts: NDArray[np.int32],
         contexts: NDArray[np.int64] | None,
     ) -> None:
         """Learns how good the draft model's trees were in the rows in which it `ran`."""
-        # If a tree was not verified, it is unknown whether the text after the bonus token would have followed it too.
+        # If a tree was not verified as a whole, it is unknown whether the text after the bonus token would have followed
+        # it too. Counted as if it did not, narrow steps would make the draft model look worse than it is.
         hidden = ~verified & (lengths > counts)
-        learnt = np.where(hidden, np.maximum(lengths, self.calibration.factor * expected), lengths)
+        learnt = np.where(hidden, lengths + self.calibration.factor * beyond, lengths)
         of_context = np.zeros(len(ran), np.int64) if contexts is None else contexts
         for i, length, context in zip(
             np.flatnonzero(ran).tolist(), learnt[ran].tolist(), of_context[ran].tolist(), strict=True

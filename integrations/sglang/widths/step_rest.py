@@ -23,6 +23,7 @@ from typing import Protocol
 from agentspec.scheduling.costs.running_fit import RunningFit
 
 _REMEMBERED = 31
+_LATEST = 12
 _LEAST_KNOWN = 4
 # The most steps whose verification a GPU may not have finished.
 _MAX_OPEN = 8
@@ -63,7 +64,7 @@ class StepRest:
         self._prompts: _Prompts | None = None
         self._open: deque[tuple[float, TimedStep, _Prompts | None]] = deque(maxlen=_MAX_OPEN)
         self._known: deque[float] = deque(maxlen=_REMEMBERED)
-        self._shared: deque[int] = deque(maxlen=_REMEMBERED)
+        self._shared: deque[int] = deque(maxlen=_LATEST)
         self._reading = RunningFit(_SHARES)
 
     def begin(self, now: float, requests: Sequence[object]) -> None:

@@ -313,7 +313,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             self._tell_chains(done.drafts, counts, found[:, 1:-1])
 
     def _tell_chains(self, drafts: HybridBatch, counts: NDArray[np.int32], tokens: NDArray[np.int64]) -> None:
-        accepted = drafts.model_accepted(np.ascontiguousarray(tokens), counts)
+        accepted, _ = drafts.model_followed(np.ascontiguousarray(tokens), counts)
         rows = np.flatnonzero(drafts.ran)
         head = self._draft_worker.acceptance
         chains = []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import numpy as np
 import pytest
+from every import every
 from hybrid_rows import Tree, batch, chain, model_trees, random_loop
 from tree_union_oracle import interleave, model_tree
 
@@ -173,5 +175,24 @@ def test_a_tree_that_was_cut_says_nothing_about_the_factor() -> None:
     policy = HybridPolicy()
     policy.observe_union(["a", "b"], np.array([True, False]), united(False), np.array([0, 0]), np.array([[4], [7]]))
     assert policy.calibration.factor == 1.0
-    # The text went on as the model had drafted, so the row counts at least what the model expected of itself.
-    assert policy.lengths.expected("a") == pytest.approx((1 * 1.5 + 2 * policy.lengths.mean) / 3)
+    # The text went on as the model had drafted, so what the model expected of its second token counts.
+    learnt = 1 + 0.6 / 0.9
+    assert policy.lengths.expected("a") == pytest.approx((learnt + 2 * policy.lengths.mean) / 3)
+
+
+@every("width", [2, 4, 6])
+def test_narrow_steps_do_not_make_the_draft_model_look_worse(width: int) -> None:
+    """Each of its five tokens is right with 3/4, given that those before it are."""
+    policy, draw, chance, rows = HybridPolicy(), random.Random(0), 0.75, 64
+    estimates = np.array([[0.0, *(chance**depth for depth in range(1, 6))]] * rows, np.float32)
+    tokens = np.array([[-1, *range(5)]] * rows, np.int32)
+    parents = np.array([range(-1, 5)] * rows, np.int32)
+    for _ in range(30):
+        policy.lengths.next_step()
+        right = [next((depth for depth in range(5) if draw.random() >= chance), 5) for _ in range(rows)]
+        counts = np.minimum(right, width - 1).astype(np.int32)
+        text = np.where(np.arange(width) < np.array(right)[:, None], np.arange(width), 9)
+        nodes, yes = np.full(rows, width - 1, np.int32), np.ones(rows, np.bool_)
+        trees = UnitedTrees(nodes, yes, np.full(rows, width == 6), tokens, parents, estimates)
+        policy.observe_union([str(row) for row in range(rows)], yes, trees, counts, text.astype(np.int64))
+    assert policy.lengths.mean == pytest.approx(sum(chance**depth for depth in range(1, 6)), rel=0.1)

@@ -197,7 +197,7 @@ def test_only_accepted_columns_are_read() -> None:
 def test_a_draft_that_was_not_verified_is_judged_as_far_as_the_text_goes() -> None:
     hybrid = policy(union="never")
     suffix = [chain([1, 2], [0.9, 0.9])]
-    for tokens, length in (([3, 4], 0.0), ([1, 8], 1.0), ([1, 2, 5, 9], 3.0)):
+    for tokens, length in (([3, 4], 0.0), ([1, 8], 1.0), ([1, 2, 5], 3.0)):
         hybrid.forget("a")
         hybrid.lengths.mean = length
         observe(hybrid, suffix, [chain(tokens, [0.2] * len(tokens), 4)], [1, 2, 5])
@@ -207,9 +207,10 @@ def test_a_draft_that_was_not_verified_is_judged_as_far_as_the_text_goes() -> No
 
 def test_of_a_draft_that_was_right_to_the_end_of_the_text_the_rest_is_as_it_promised() -> None:
     # The suffix draft promises more and is verified. Its first two tokens are right. The bonus token shows that the
-    # model's first three tokens were right too, and nothing of the others, which count as much as they promised.
+    # model's first three tokens were right too, and nothing of the others, which count as much as they promised where the
+    # first three are right.
     suffix = [chain([1, 2, 6, 6, 6, 6], [0.99] * 6)]
-    for estimates, length in (([0.9, 0.9, 0.8, 0.8, 0.8], 4.2), ([0.39] * 5, 3.0)):
+    for estimates, length in (([0.9, 0.8, 0.8, 0.4, 0.2], 3.75), ([0.39, 0.3, 0.2, 0.1, 0.1], 4.0)):
         hybrid = policy(union="never")
         hybrid.lengths.mean = length
         drafts = combine(hybrid, suffix, [chain([1, 2, 5, 9, 9], estimates, 4)], [True])

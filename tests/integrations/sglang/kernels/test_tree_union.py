@@ -102,4 +102,5 @@ def test_a_tree_and_its_report() -> None:
     assert found.model_tokens.tolist() == [[-1, 1, -1, 3], [-1] * 4]
     assert found.model_parents[0].tolist() == [-1, 0, 0, 1]
     assert found.model_estimates.tolist() == [[0.0, 0.75, 0.0, 0.5], [0.0] * 4]
-    assert found.model_accepted(np.array([[1, 3, 8], [1, 2, 8]]), np.array([2, 2], np.int32)).tolist() == [2, 0]
+    followed, _ = found.model_followed(np.array([[1, 3, 8], [1, 2, 8]]), np.array([2, 2], np.int32))
+    assert followed.tolist() == [2, 0]
