@@ -48,40 +48,6 @@ def test_a_reader_waits_as_long_as_it_is_told(case: StoreCase) -> None:
     assert time.monotonic() - began >= 0.2
 
 
-def test_reads_are_bounded_and_lose_nothing(case: StoreCase) -> None:
-    store = case.open()
-    entries = [(namespace, b"%06d" % number * 100) for number in range(60) for namespace in (A, B)]
-    store.append(entries)
-    reader = case.reader(store)
-    read = []
-    while part := reader.read(0, max_bytes=2000):
-        assert sum(len(entry.data) for entry in part) <= 2000
-        read += part
-    assert [(entry.namespace, entry.data) for entry in read if entry.namespace == A] == entries[::2]
-    assert [(entry.namespace, entry.data) for entry in read if entry.namespace == B] == entries[1::2]
-
-
-def test_an_entry_larger_than_the_bound_comes_alone(case: StoreCase) -> None:
-    store = case.open()
-    store.append([(A, b"x" * 100_000), (A, b"y" * 100_000)])
-    reader = case.reader(store)
-    assert data(reader.read(0, max_bytes=10)) == [b"x" * 100_000]
-    assert data(store.scan(A, max_bytes=10)) == [b"x" * 100_000]
-
-
-def test_scan_pages_through_one_log(case: StoreCase) -> None:
-    store = case.open()
-    wanted = [b"%06d" % number * 50 for number in range(100)]
-    store.append([(A, each) for each in wanted] + [(B, b"other")])
-    found, after = [], None
-    while part := store.scan(A, after, max_bytes=5000):
-        assert sum(len(entry.data) for entry in part) <= 5000
-        found += data(part)
-        after = part[-1].position
-    assert found == wanted
-    assert store.scan(C) == []
-
-
 def test_what_is_no_namespace_is_refused_and_nothing_is_appended(case: StoreCase) -> None:
     store = case.open()
     for wrong in ("tenant", "A" * 32, "a" * 31, "a" * 32 + "\n"):
@@ -115,51 +81,11 @@ def test_namespaces_tell_what_they_hold(case: StoreCase) -> None:
     infos = {info.namespace: info for info in store.namespaces()}
     assert infos.keys() == {A, B}
     assert (infos[A].num_entries, infos[A].snapshot_bytes) == (3, 0)
+    assert infos[A].last_position == store.scan(A)[-1].position
     assert 3000 <= infos[A].log_bytes < 20_000
     assert began - 60 < infos[A].last_time < time.time() + 60
     assert (infos[B].num_entries, infos[B].last_position, infos[B].last_time) == (0, None, 0.0)
     assert infos[B].snapshot_bytes >= 1000
-
-
-def test_the_last_position_is_that_of_the_latest_entry(case: StoreCase) -> None:
-    store = case.open()
-    store.append([(A, b"1"), (A, b"2")])
-    last = store.scan(A)[-1].position
-    assert [info.last_position for info in store.namespaces()] == [last]
-
-
-def test_removed_entries_are_gone_and_their_positions_never_used_again(case: StoreCase) -> None:
-    store = case.open()
-    reader = case.reader(store)
-    store.append([(A, b"1"), (A, b"2"), (A, b"3")])
-    first, _, third = drain(reader)
-    assert store.remove(A, [first.position, third.position]) == 2
-    assert store.remove(A, [first.position, third.position]) == 0
-    assert store.remove(C, [first.position]) == 0
-    assert store.remove(A, []) == 0
-    store.append([(A, b"4")])
-    assert data(store.scan(A)) == [b"2", b"4"]
-    assert {entry.position for entry in store.scan(A)}.isdisjoint({first.position, third.position})
-    assert data(drain(reader)) == [b"4"]
-
-
-def test_a_removed_namespace_leaves_nothing_and_can_begin_again(case: StoreCase) -> None:
-    store = case.open()
-    reader = case.reader(store)
-    store.append([(A, b"1"), (B, b"x")])
-    store.write_segment(A, "s", [b"chunk"])
-    store.write_manifest(A, b"manifest", ["s"])
-    drain(reader)
-    assert store.remove_namespace(A)
-    assert not store.remove_namespace(A)
-    assert [info.namespace for info in store.namespaces()] == [B]
-    assert store.manifest(A) is None
-    assert store.scan(A) == []
-    with pytest.raises(StoreError):
-        list(store.segment(A, "s"))
-    store.append([(A, b"2")])
-    assert data(drain(reader)) == [b"2"]
-    assert data(drain(case.reader(store)), A) == [b"2"]
 
 
 def test_trim_by_bytes_removes_the_oldest(case: StoreCase) -> None:
@@ -360,14 +286,6 @@ def test_a_closed_store_says_that_it_is_closed(case: StoreCase) -> None:
         reader.read(0)
 
 
-def test_control_forgets_only_what_is_old(case: StoreCase) -> None:
-    store = case.open()
-    for number in range(3):
-        store.append([(CONTROL, b"%d" % number)])
-    assert data(store.scan(CONTROL)) == [b"0", b"1", b"2"]
-    assert store.trim(CONTROL, max_bytes=0) == 3
-
-
 def test_a_store_tells_what_it_is(case: StoreCase) -> None:
     store = case.open()
     store.append([(A, b"x" * 5000)])
@@ -391,16 +309,3 @@ def test_many_namespaces_are_followed(case: StoreCase) -> None:
     assert data(drain(reader)) == [b"2"] * len(names[::7])
     assert len(drain(case.reader(store))) == len(names) + len(names[::7])
     assert len(list(store.namespaces())) == len(names)
-
-
-def test_a_store_that_lost_its_contents_says_so_once(case: StoreCase) -> None:
-    store = case.open()
-    reader = case.reader(store)
-    store.append([(A, b"1"), (B, b"2")])
-    drain(reader)
-    case.wipe()
-    with pytest.raises(StoreResetError):
-        reader.read(0)
-    assert drain(reader) == []
-    store.append([(A, b"3"), (B, b"4")])
-    assert sorted(data(drain(reader))) == [b"3", b"4"]

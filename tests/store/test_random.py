@@ -9,7 +9,7 @@ from store_case import A, B, C, StoreCase, data, drain
 
 from agentspec.errors import StoreError, StoreResetError
 from agentspec.store import CONTROL, Store
-from agentspec.store.base import Reader
+from agentspec.store.base import Entry, Reader
 
 NAMESPACES = [A, B, C, CONTROL]
 STEPS = 150
@@ -49,6 +49,8 @@ class Life:
         self.stores: list[Store] = [case.open(), case.open()]
         self.reader: Reader = case.reader(self.stores[0])
         self.model = Model()
+        self.at: dict[tuple[str, str], bytes] = {}
+        """The entry of each position. No position is used again."""
         self.count = 0
 
     def step(self) -> None:
@@ -73,7 +75,10 @@ class Life:
             self.model.append(namespace, each)
 
     def read(self) -> None:
-        for entry in self.reader.read(0, max_bytes=self.random.choice([1, 200, 1 << 20])):
+        max_bytes = self.random.choice([1, 200, 1 << 20])
+        entries = self.reader.read(0, max_bytes)
+        assert len(entries) < 2 or sum(map(len, data(entries))) <= max_bytes
+        for entry in entries:
             assert self.model.unread[entry.namespace].pop(0) == entry.data
 
     def resume(self) -> None:
@@ -90,11 +95,12 @@ class Life:
         namespace = self.random.choice(NAMESPACES)
         held = self.store().scan(namespace)
         doomed = self.random.sample(held, self.random.randint(0, min(3, len(held))))
-        assert self.store().remove(namespace, [entry.position for entry in doomed]) == len(doomed)
+        for expected in (len(doomed), 0):
+            assert self.store().remove(namespace, [entry.position for entry in doomed]) == expected
         self.model.drop(namespace, data(doomed))
 
     def trim(self) -> None:
-        namespace = self.tenant()
+        namespace = self.random.choice(NAMESPACES)
         held = data(self.store().scan(namespace))
         removed = self.store().trim(namespace, max_bytes=self.random.choice([0, 500, 2000, 1 << 20]))
         self.model.drop(namespace, held[:removed])
@@ -122,25 +128,42 @@ class Life:
         removed = self.store().remove_namespace(namespace)
         # Stores differ in whether an empty log counts.
         assert removed >= self.model.remove_namespace(namespace)
+        assert not self.store().remove_namespace(namespace)
 
     def wipe(self) -> None:
         # A reader that has not read anything would not notice the loss.
         drain(self.reader)
         self.case.wipe()
         self.model = Model()
+        self.at.clear()
         with pytest.raises(StoreResetError):
             self.reader.read(0)
+
+    def scan(self, store: Store, namespace: str) -> list[Entry]:
+        """The whole log, page by page."""
+        entries: list[Entry] = []
+        max_bytes = self.random.choice([1, 300, 1 << 20])
+        while part := store.scan(namespace, entries[-1].position if entries else None, max_bytes=max_bytes):
+            assert len(part) == 1 or sum(map(len, data(part))) <= max_bytes
+            entries += part
+        return entries
 
     def check(self) -> None:
         store, model = self.store(), self.model
         for namespace in NAMESPACES:
-            entries = store.scan(namespace)
+            entries = self.scan(store, namespace)
             assert data(entries) == model.logs.get(namespace, [])
-            assert len({entry.position for entry in entries}) == len(entries)
+            for each in entries:
+                assert self.at.setdefault((namespace, each.position), each.data) == each.data
         for namespace in NAMESPACES[:3]:
             assert store.manifest(namespace) == model.manifests.get(namespace)
-            for name, chunks in model.segments.get(namespace, {}).items():
-                assert list(store.segment(namespace, name)) == chunks
+            held = model.segments.get(namespace, {})
+            for name in ("s1", "s2", "s3"):
+                if name in held:
+                    assert list(store.segment(namespace, name)) == held[name]
+                else:
+                    with pytest.raises(StoreError):
+                        list(store.segment(namespace, name))
         infos = {info.namespace: info for info in store.namespaces()}
         for namespace in NAMESPACES[:3]:
             num_entries = infos[namespace].num_entries if namespace in infos else 0
