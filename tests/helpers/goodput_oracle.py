@@ -17,7 +17,7 @@ REASONS = ("best", "held", "probe", "nothing-drafted")
 def oracle_controller(config: ControlConfig, profile: Profile | None) -> GoodputController:
     """Makes a controller that decides by the oracle."""
     controller = GoodputController(config, profile)
-    controller._native = GoodputOracle(config, profile)  # type: ignore[assignment]
+    controller.native = GoodputOracle(config, profile)  # type: ignore[assignment]
     return controller
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import subprocess
 import sys
 
@@ -12,6 +14,7 @@ from store_case import SCOPE
 import agentspec.store
 from agentspec.errors import ConfigError
 from agentspec.store import open_store, redact
+from agentspec.store.namespaces import namespace_id
 from agentspec.store.redis.address import RedisAddress, parse
 
 
@@ -119,3 +122,18 @@ def test_public_names_are_there_and_redis_is_not_loaded() -> None:
         "assert not {'redis', 'ssl'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-P", "-c", program], check=True)
+
+
+KEY = bytes(range(32))
+
+
+def test_a_namespace_is_a_digest_that_replicas_agree_on() -> None:
+    name = b"agentspec namespace 1\0acme"
+    assert namespace_id("acme", None) == hashlib.sha256(name).hexdigest()[:32]
+    assert namespace_id("acme", KEY) == hmac.new(KEY, name, "sha256").hexdigest()[:32]
+
+
+def test_tenants_keys_and_their_absence_are_told_apart() -> None:
+    ids = {namespace_id(tenant, key) for tenant in ("", "a", "A", "a ", "\ud800") for key in (None, KEY, KEY[::-1])}
+    assert len(ids) == 15
+    assert all(len(name) == 32 and set(name) <= set("0123456789abcdef") for name in ids)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
-from draft_states import drawn_rows, profile, state
+from draft_states import profile, state
 from drawn_server import serve
 from every import every
 
@@ -20,52 +18,6 @@ def exact(cost: StepCost = StepCost(1e-7, 3e-3, 0.01)) -> GoodputController:  # 
     return GoodputController(EXACT, profile(cost))
 
 
-@every("widths", [(1, 2, 4, 8), (1, 3), (2, 5), ()])
-@every("seed", range(15))
-def test_no_other_tier_and_prefixes_promise_more(seed: int, widths: tuple[int, ...]) -> None:
-    rng = np.random.default_rng(seed)
-    cost = StepCost(*(rng.random(3) * [1e-6, 5e-3, 0.02]).tolist())
-    controller = exact(cost)
-    for _ in range(5):
-        rows = drawn_rows(rng, int(rng.integers(1, 5)), 5)
-        context, max_width = int(rng.integers(1, 5000)), int(rng.integers(1, 9))
-        rest = 0.02 * rng.random() * (seed % 2)
-        best = 0.0
-        for width in {1, *(w for w in widths or range(1, 9) if w <= max_width)}:
-            for kept in itertools.product(*(range(min(len(row), width - 1) + 1) for row in rows)):
-                expected = len(rows) + sum(sum(row[:n]) for row, n in zip(rows, kept, strict=True))
-                best = max(best, expected / (cost.seconds(context, len(rows) * width) + rest))
-        plan = controller.plan(state(rows, context=context, widths=widths, max_width=max_width, rest=rest))
-        assert plan.expected_tokens / (plan.seconds + rest) == pytest.approx(best, rel=1e-5)
-        kept_sum = sum(sum(row[:n]) for row, n in zip(rows, plan.num_nodes.tolist(), strict=True))
-        assert plan.expected_tokens == pytest.approx(len(rows) + kept_sum, rel=1e-5)
-        assert plan.seconds == pytest.approx(cost.seconds(context, len(rows) * plan.width))
-        assert plan.estimated.sum() == pytest.approx(kept_sum, rel=1e-5)
-        assert plan.num_nodes.dtype == np.int32 and plan.num_nodes.max() < plan.width <= max(max_width, 1)
-
-
-@every("seed", range(15))
-def test_no_other_prefixes_promise_more_where_rows_are_not_padded(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    cost = StepCost(*(rng.random(3) * [1e-6, 5e-3, 0.02]).tolist())
-    controller = exact(cost)
-    for _ in range(5):
-        rows = drawn_rows(rng, int(rng.integers(1, 5)), 5)
-        context = int(rng.integers(1, 5000))
-        best = 0.0
-        for kept in itertools.product(*(range(len(row) + 1) for row in rows)):
-            # The number of tokens is rounded up to a multiple of the number of rows.
-            width = 1 - (-sum(kept) // len(rows))
-            expected = len(rows) + sum(sum(row[:n]) for row, n in zip(rows, kept, strict=True))
-            best = max(best, expected / cost.seconds(context, len(rows) * width))
-        plan = controller.plan(state(rows, context=context, widths=(), ragged=True))
-        assert plan.expected_tokens / plan.seconds == pytest.approx(best, rel=1e-5)
-        kept_sum = sum(sum(row[:n]) for row, n in zip(rows, plan.num_nodes.tolist(), strict=True))
-        assert plan.expected_tokens == pytest.approx(len(rows) + kept_sum, rel=1e-5)
-        assert plan.estimated.sum() == pytest.approx(kept_sum, rel=1e-5)
-        assert plan.num_tokens - len(rows) == plan.num_nodes.sum() == plan.sizes.sum()
-
-
 def test_a_step_beyond_the_measured_range_says_so() -> None:
     controller = exact()
     assert not controller.plan(state([[0.9]] * 64, context=64_000)).extrapolated
@@ -73,16 +25,6 @@ def test_a_step_beyond_the_measured_range_says_so() -> None:
     assert controller.plan(state([[0.9]], context=4001)).extrapolated
     assert controller.describe()["steps_extrapolated"] == 2.0
     assert GoodputController(EXACT, None).plan(state([[0.9]])).extrapolated
-
-
-@pytest.mark.parametrize("promised", [0.95, 0.3])
-def test_a_bias_of_the_estimates_is_corrected(promised: float) -> None:
-    cost, rng = StepCost(1e-7, 1e-3, 0.01), np.random.default_rng(0)
-    controller = GoodputController(ControlConfig(), profile(cost))
-    served = serve(controller, cost, rng, steps=600, rows=4, quality=lambda _: 0.6, promised=promised)
-    last = served.plans[-200:]
-    expected, got = sum(plan.expected_tokens for plan in last), serve_tokens(last, 0.6)
-    assert expected == pytest.approx(got, rel=0.1)
 
 
 @every("united", [False, True])
@@ -135,23 +77,6 @@ def test_hardly_less_than_the_best_fixed_length(
     assert served.goodput >= (0.98 if known else 0.96) * best
 
 
-@pytest.mark.parametrize(("rows", "gamma"), [(1, 1e-3), (4, 3e-4)])
-def test_over_a_run_of_unlike_steps_more_is_had_than_step_by_step(rows: int, gamma: float) -> None:
-    cost, widths = StepCost(1e-7, gamma, 0.012), (1, 2, 4, 8, 16, 32)
-
-    def goodput(controller: GoodputController) -> float:
-        def quality(step: int) -> float:
-            return 0.95 if step // 5 % 3 == 0 else 0.2
-
-        rng = np.random.default_rng(0)
-        return serve(controller, cost, rng, steps=1200, rows=rows, quality=quality, widths=widths).goodput
-
-    run, step = (
-        goodput(GoodputController(ControlConfig(objective=objective), profile(cost))) for objective in ("run", "step")
-    )
-    assert run > 1.02 * step
-
-
 @pytest.mark.parametrize("rows", [1, 8, 64])
 @pytest.mark.parametrize(
     "claimed", [StepCost(1e-7, 1e-5, 0.018), StepCost(1e-7, 1e-2, 0.005), StepCost(1e-6, 3e-3, 0.03)]
@@ -169,36 +94,6 @@ def test_a_wrong_profile_is_put_right(rows: int, claimed: StepCost) -> None:
     last = served.plans[-300:]
     got = serve_tokens(last, 0.7) / sum(cost.seconds(500 * rows, rows * plan.width) for plan in last)
     assert got >= 0.97 * best
-
-
-def test_probes_cost_no_more_than_their_share() -> None:
-    rng, cost = np.random.default_rng(0), StepCost(1e-8, 1e-3, 1e-4)
-    controller = GoodputController(ControlConfig(), profile(cost))
-    served = serve(controller, cost, rng, steps=5000, rows=16, quality=lambda _: 0.5)
-    plain = 16 / cost.seconds(1000, 16)
-    assert any(plan.reason == "probe" for plan in served.plans)
-    assert served.goodput >= 0.998 * plain
-
-
-@pytest.mark.parametrize("promised", [None, 0.5])
-def test_it_comes_back_when_drafts_become_better(promised: float | None) -> None:
-    rng, cost = np.random.default_rng(1), StepCost(1e-7, 1e-3, 0.01)
-    controller = GoodputController(ControlConfig(), profile(cost))
-    # At first hardly any token is accepted; from step 2000 on nearly all are.
-    served = serve(
-        controller, cost, rng, steps=4000, rows=8, quality=lambda step: 0.02 if step < 2000 else 0.99, promised=promised
-    )
-    assert {plan.width for plan in served.plans[1500:2000] if plan.reason != "probe"} == {1}
-    widths = [plan.width for plan in served.plans[3400:]]
-    assert np.median(widths) == 8
-
-
-def test_a_drafter_that_costs_more_than_it_brings_is_not_used() -> None:
-    cost, rng = StepCost(1e-7, 1e-5, 0.01), np.random.default_rng(0)
-    for drafter, pays in ((StepCost(0.0, 0.0, 1e-4), True), (StepCost(0.0, 0.0, 0.02), False)):
-        controller = GoodputController(ControlConfig(), profile(cost, drafter=drafter))
-        served = serve(controller, cost, rng, steps=500, rows=2, quality=lambda _: 0.8)
-        assert (sum(plan.width > 1 for plan in served.plans) > 400) is pays
 
 
 def test_costs_are_refined_and_described() -> None:

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from byte_tokenizer import byte_tokenizer
 
 from agentspec.analysis.replay import Call
+from agentspec.cli import main
+from agentspec.evals.emulated import servers as emulation
 from agentspec.evals.micro import engine as bench_engine
 from agentspec.evals.micro import engine_cases as bench_cases
+from agentspec.evals.micro import step_cost as bench_step_cost
 from agentspec.evals.micro.engine import measure
 from agentspec.evals.micro.engine_cases import ACCEPTED, BATCHES, STEPS
 from agentspec.evals.micro.engine_sides import Ours, engine
@@ -94,3 +99,25 @@ def test_all_cases_beside_arctic(monkeypatch: pytest.MonkeyPatch) -> None:
     # Deeper trees of the same texts take more memory.
     deep, shallow = (row.theirs for row in rows if row.case == "memory")
     assert deep > shallow
+
+
+FIGURES = {"host_reads", "eager_ops", "h2d_copies", "python_ms", "native_ms", "idle_share"}
+
+
+@pytest.mark.sglang
+@pytest.mark.server
+@pytest.mark.xdist_group("emulated device")
+def test_suffix_drafts_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = Path(__file__).resolve().parents[3] / "evals" / "models"
+    monkeypatch.setattr(
+        emulation, "hollow_model", lambda name, tokenizer: (models / "tiny-sql", models / "tiny-sql-eagle3")
+    )
+    monkeypatch.setattr(bench_step_cost, "_LAST_TOKEN", 1500)
+    path = tmp_path / "bench.json"
+    assert main(["bench", "step-cost", "--system", "suffix", "--rows", "2", "--json", str(path)]) == 0
+    [row] = json.loads(path.read_text())["rows"]
+    assert (row["system"], row["rows"]) == ("suffix", 2)
+    assert row.keys() >= FIGURES
+    assert row["host_reads"] <= 1
+    assert 0 < row["python_ms"] < 100
+    assert 0 <= row["idle_share"] < 1

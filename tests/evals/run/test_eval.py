@@ -133,3 +133,24 @@ def test_no_server_learns_from_another_through_the_store(tmp_path: Path, monkeyp
     assert "AGENTSPEC_CORPORA" not in made[0]
     assert made[1]["AGENTSPEC_CORPORA"] == f"{tmp_path / 'a.seg'}:{tmp_path / 'b.seg'}"
     assert made[1]["AGENTSPEC_STORE_MODEL"] != made[2]["AGENTSPEC_STORE_MODEL"]
+
+
+@pytest.mark.sglang
+@pytest.mark.server
+def test_the_demo_asks_servers_in_turns_and_compares_outputs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "demo.json"
+    assert main(["demo", "--questions", "4", "--system", "hybrid", "--json", str(file)]) == 0
+    assert "identical" in capsys.readouterr().out
+    records = {(each["system"], each["pass"]): each for each in json.loads(file.read_text())["records"]}
+    assert {system for system, _ in records} == {"none", "hybrid"}
+    for name in ("cold", "warm"):
+        plain, ours = records["none", name], records["hybrid", name]
+        assert plain["tokens"] == ours["tokens"] > 0 and plain["requests"] == ours["requests"]
+        assert ours["identical"] and ours["verify_steps"] < plain["verify_steps"] and ours["accept_length"] > 1.0
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--model", str(tmp_path)]) == 2
+    assert "config.json" in capsys.readouterr().err

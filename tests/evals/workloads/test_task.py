@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 from every import every
 
+from agentspec.evals.workloads.open_chat import draw_open_prompts
 from agentspec.evals.workloads.task import Conversation, EndlessPool, FixedCall, SessionPool
 
 
@@ -73,3 +74,13 @@ def test_endless_work_keeps_what_is_learnt_apart() -> None:
     assert len(pool.learnt) == 4 and [len(some) for some in drawn] == [5, 5, 5]
     everything = prompts(pool.learnt) + [prompt for some in drawn for prompt in some]
     assert len(set(everything)) == len(everything)
+
+
+def texts(split: str, seed: int, number: int) -> list[str]:
+    drawn = islice(draw_open_prompts(split=split, seed=seed), number)  # type: ignore[arg-type]
+    return [messages[-1]["content"] for messages in drawn]
+
+
+def test_the_sides_share_nothing_and_seeds_differ() -> None:
+    assert not set(texts("train", 0, 300)) & set(texts("heldout", 0, 300))
+    assert texts("heldout", 0, 5) == texts("heldout", 0, 5) != texts("heldout", 1, 5)

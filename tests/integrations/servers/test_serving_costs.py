@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import random
+import socket
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.integrations.servers import server as servers
 from agentspec.integrations.servers.server import RunningServer
 from agentspec.integrations.servers.serving_costs import Cell, ServingMeter, held_up
+
+pytest.importorskip("uvicorn", reason="`make setup` installs it")
+import json
+from itertools import count
+
+from agentspec.errors import ConfigError
+from agentspec.integrations.servers.drafted_chains import drafted_chains
+from agentspec.integrations.servers.fastest_lengths import fastest_lengths, recorded_prompts
 
 
 def test_what_holds_up_is_what_pauses_are_over_the_usual_one() -> None:
@@ -70,3 +83,134 @@ def test_all_points_of_a_server() -> None:
     points = ServingMeter(Sleeping(), 1000, random.Random(0), repeats=1).points([Cell(1, 8)], [4, 8])
     assert [point.width for point in points.alone] == [4, 8]
     assert points.overlap and len(points.steps) == 1
+
+
+SERVING = """
+import sys, uvicorn
+async def answer(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"well"})
+uvicorn.run(answer, port=int(sys.argv[sys.argv.index("--port") + 1]), lifespan="off")
+"""
+
+
+def test_a_server_whose_port_was_taken_starts_on_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        # It accepts connections and never answers, as the port of torch's store does.
+        taken.listen()
+        ports = [taken.getsockname()[1], servers.free_port()]
+        found = iter(ports)
+        monkeypatch.setattr(servers, "free_port", lambda: next(found))
+        made = servers.Server(MODEL_FOLDER, "none", log=tmp_path / "server.log")
+        made.command = [sys.executable, "-P", "-c", SERVING, "--port", str(ports[0])]
+        with made as server:
+            assert server.port == ports[1] and server.get("/") == "well"
+        assert not server.is_running()
+
+
+class Drafting(RunningServer):
+    """Answers every prompt in some steps. The last draft of an answer has one token less."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__("http://drafting")
+        self.steps = steps
+        self.chains: list[tuple[list[float], int]] = []
+        self.asked: list[list[list[int]]] = []
+
+    def post(self, path: str, body: Any = None, timeout: float = 300.0) -> Any:
+        if path == "/tokenize":
+            return {"tokens": [[*range(len(text))] for text in body["prompt"]]}
+        self.asked.append(body["input_ids"])
+        for _ in body["input_ids"]:
+            self.chains += [([0.9, 0.5, 0.25], number % 4) for number in range(self.steps)]
+            self.chains.append(([0.9, 0.5], 1))
+        return {}
+
+    def agentspec_state(self) -> dict[str, Any] | None:
+        # As many as a server remembers.
+        return {"control": {"steps": [], "num_chains": len(self.chains), "chains": self.chains[-64:]}}
+
+
+def test_whole_chains_are_kept() -> None:
+    server = Drafting(steps=12)
+    chains = drafted_chains(server, ["abcd", "ab", "abc", "abcdef", "a"], rows=2, most_tokens=3)
+    assert server.asked == [[[1, 2, 3], [0, 1]], [[0, 1, 2], [3, 4, 5]], [[0], [1, 2, 3]]]
+    assert chains.probabilities.shape == (6 * 12, 3) and chains.probabilities[5].tolist() == [0.9, 0.5, 0.25]
+    assert chains.accepted.tolist() == [0, 1, 2, 3] * 18
+
+
+def test_enough_chains_end_the_search() -> None:
+    server = Drafting(steps=30)
+    drafted_chains(server, ["ab"] * 500, rows=2, most_tokens=3)
+    assert len(server.asked) == -(-2000 // 62)
+
+
+def test_too_few_chains() -> None:
+    with pytest.raises(ConfigError, match="gave 9 drafts, and 50 are needed"):
+        drafted_chains(Drafting(steps=2), ["ab", "ab", "ab"], rows=1, most_tokens=3)
+
+
+ACCEPTED = {1: 0.0, 2: 0.5, 4: 1.5, 8: 2.0}
+
+
+class Sweeping(RunningServer):
+    """Takes its widths in turn. A step costs 1 ms and 0.1 ms a token. Its last steps have one row less."""
+
+    def __init__(self) -> None:
+        super().__init__("http://sweeping")
+        self.yields: list[tuple[int, int, float, int]] = []
+        self.asked: list[list[list[int]]] = []
+        self.turn = count()
+
+    def post(self, path: str, body: Any = None, timeout: float = 300.0) -> Any:
+        if path == "/tokenize":
+            return {"tokens": [[*range(len(text))] for text in body["prompt"]]}
+        self.asked.append(body["input_ids"])
+        rows = len(body["input_ids"])
+        for full in [True] * 12 + [False] * 5:
+            width = list(ACCEPTED)[next(self.turn) % 4]
+            there = rows if full else rows - 1
+            seconds = 1e-3 + 1e-4 * there * width + (0.0 if full else 1.0)
+            self.yields.append((there, width, seconds, round(there * (1 + ACCEPTED[width]))))
+        return {}
+
+    def agentspec_state(self) -> dict[str, Any] | None:
+        return {"control": {"steps": [], "num_yields": len(self.yields), "yields": self.yields}}
+
+
+def test_the_fastest_length_of_each_batch_size_is_found() -> None:
+    server = Sweeping()
+    found = fastest_lengths(server, ["ab", "abcdef", "abcd"], [2, 16], most_tokens=4)
+    seconds = {
+        (rows, width): (1e-3 + 1e-4 * rows * width) / (rows * (1 + ACCEPTED[width]))
+        for rows in (2, 16)
+        for width in ACCEPTED
+    }
+    best = {rows: min(ACCEPTED, key=lambda width, rows=rows: seconds[rows, width]) - 1 for rows in (2, 16)}
+    assert found.lengths == ((2, best[2]), (16, best[16])) and best[2] > best[16]
+    assert found.accepted == pytest.approx((0.5, 1.0, 1.5, 1.625, 1.75, 1.875, 2.0))
+    # Prompts go round, cut at the left, and batch sizes take turns.
+    assert server.asked[0] == [[0, 1], [2, 3, 4, 5]] and server.asked[1][0] == [0, 1, 2, 3]
+    assert [len(prompts) for prompts in server.asked[:4]] == [2, 16, 2, 16]
+
+
+def test_a_batch_that_is_never_full_is_left_out() -> None:
+    class Small(Sweeping):
+        def post(self, path: str, body: Any = None, timeout: float = 300.0) -> Any:
+            answer = super().post(path, body, timeout)
+            self.yields = [one for one in self.yields if one[0] != 16]
+            return answer
+
+    assert fastest_lengths(Small(), ["ab"], [2, 16], most_tokens=4).lengths[0][0] == 2
+    with pytest.raises(ConfigError, match="no batch size had enough full batches"):
+        fastest_lengths(Small(), ["ab"], [16], most_tokens=4)
+
+
+def test_prompts_come_from_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps({"messages": [{"role": "user", "content": "one"}], "output": "two"}) + "\n")
+    assert "one" in recorded_prompts(log)[0] and "two" not in recorded_prompts(log)[0]
+    log.write_text(json.dumps({"output": "two"}) + "\n")
+    with pytest.raises(ConfigError, match="must be a log that has prompts"):
+        recorded_prompts(log)

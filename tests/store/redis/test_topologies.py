@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import redis.exceptions
+from every import every
 from store_case import SCOPE, A, B, data, drain
 
-from agentspec.errors import StoreUnavailableError
+from agentspec.errors import StoreError, StoreUnavailableError
 from agentspec.evals.micro.store.redis_server import RedisServer
 from agentspec.integrations.servers.server import free_port
 from agentspec.store import CONTROL, Scope, acl_rules, delete_scope, list_scopes, open_store
-
-pytestmark = pytest.mark.redis
+from agentspec.store.redis.errors import MEANINGS, store_error
 
 DEADLINE = 30.0
 
@@ -27,6 +29,7 @@ def sentinel_of(folder: Path, master: RedisServer) -> RedisServer:
     )
 
 
+@pytest.mark.redis
 def test_sentinels_lead_to_the_master_and_to_the_next_one(tmp_path: Path) -> None:
     with RedisServer(tmp_path / "a") as master:
         replica = RedisServer(tmp_path / "b", "--replicaof", "127.0.0.1", str(master.port))
@@ -61,12 +64,14 @@ def test_sentinels_lead_to_the_master_and_to_the_next_one(tmp_path: Path) -> Non
             store.close()
 
 
+@pytest.mark.redis
 def test_a_service_that_no_sentinel_knows_is_named(tmp_path: Path, redis_server: RedisServer) -> None:
     sentinel = sentinel_of(tmp_path, redis_server)
     with sentinel, pytest.raises(StoreUnavailableError, match=r"knows the master of 'other'"):
         open_store(f"redis-sentinel://127.0.0.1:{sentinel.port}/other", SCOPE)
 
 
+@pytest.mark.redis
 def test_a_cluster_is_used_at_the_nodes_that_have_the_slots(tmp_path: Path) -> None:
     arguments = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
     with RedisServer(tmp_path / "a", *arguments) as one, RedisServer(tmp_path / "b", *arguments) as two:
@@ -105,6 +110,7 @@ def test_a_cluster_is_used_at_the_nodes_that_have_the_slots(tmp_path: Path) -> N
         empty.close()
 
 
+@pytest.mark.redis
 def test_a_cluster_that_lacks_slots_is_unavailable(tmp_path: Path) -> None:
     with RedisServer(tmp_path, "--cluster-enabled", "yes") as server:
         with pytest.raises(StoreUnavailableError, match="has the slot"):
@@ -118,3 +124,49 @@ def _wait_for(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+CLASSES = {
+    name: each
+    for name, each in inspect.getmembers(redis.exceptions, inspect.isclass)
+    if issubclass(each, Exception) and each.__module__ == "redis.exceptions"
+}
+
+
+def test_no_class_is_without_a_meaning() -> None:
+    assert CLASSES.keys() - MEANINGS.keys() == set(), "say in MEANINGS what these mean"
+
+
+@every("name", sorted(CLASSES))
+def test_each_class_becomes_the_error_that_it_means(name: str) -> None:
+    words = "1 host:1" if name in ("AskError", "MovedError") else "words of the server"
+    mapped = store_error(CLASSES[name](words), "redis://host", "user", 5)
+    assert mapped is not None
+    assert isinstance(mapped, StoreUnavailableError) == (MEANINGS[name] in ("unavailable", "full", "readonly"))
+    assert "redis://host" in str(mapped)
+
+
+@every(
+    ("words", "later"),
+    [
+        ("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to", True),
+        ("NOREPLICAS Not enough good replicas to write.", True),
+        ("BUSY Redis is busy running a script.", True),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", False),
+        ("unknown command 'XADD'", False),
+    ],
+)
+def test_answers_without_a_class_are_told_apart_by_their_code(words: str, later: bool) -> None:
+    mapped = store_error(redis.exceptions.ResponseError(words), "redis://host", None, 5)
+    assert isinstance(mapped, StoreError)
+    assert isinstance(mapped, StoreUnavailableError) == later
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(104, "reset"), TimeoutError("timed out"), OSError("any")])
+def test_errors_of_the_system_are_for_later(error: OSError) -> None:
+    assert isinstance(store_error(error, "redis://host", None, 5), StoreUnavailableError)
+
+
+@pytest.mark.parametrize("error", [ValueError("ours"), KeyError("ours"), AssertionError()])
+def test_other_errors_are_not_the_store_s(error: Exception) -> None:
+    assert store_error(error, "redis://host", None, 5) is None

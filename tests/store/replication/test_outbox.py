@@ -6,7 +6,10 @@ from __future__ import annotations
 import random
 import threading
 
+from agentspec.store.records import ANY_NAMESPACE, Deletion
+from agentspec.store.replication.coverage import Coverage
 from agentspec.store.replication.outbox import FinishedOutput, Outbox
+from agentspec.store.replication.tombstones import SeenIds, Tombstones
 
 
 def output(number: int, num_tokens: int = 10, namespace: str = "a") -> FinishedOutput:
@@ -109,3 +112,66 @@ def test_random_operations_keep_order_and_counts() -> None:
     assert delivered == sorted(set(delivered))
     outbox.delivered()
     assert len(delivered) + outbox.num_dropped == 2000
+
+
+def test_a_request_is_deleted_in_its_namespace_only() -> None:
+    tombstones = Tombstones()
+    tombstones.add(Deletion("a", "r1", 5.0))
+    assert tombstones.covers("a", "r1", 4.0)
+    # The request is covered whenever it finishes, because its id is not used again.
+    assert tombstones.covers("a", "r1", 6.0)
+    assert not tombstones.covers("b", "r1", 4.0)
+    assert not tombstones.covers("a", "r2", 4.0)
+
+
+def test_a_request_of_an_unknown_namespace_is_deleted_in_all() -> None:
+    tombstones = Tombstones()
+    tombstones.add(Deletion(ANY_NAMESPACE, "r1", 5.0))
+    assert tombstones.covers("a", "r1", 4.0)
+    assert tombstones.covers("b", "r1", 4.0)
+    assert not tombstones.covers("b", "r2", 4.0)
+
+
+def test_a_namespace_is_deleted_up_to_the_latest_time() -> None:
+    tombstones = Tombstones()
+    tombstones.add(Deletion("a", None, 5.0))
+    tombstones.add(Deletion("a", None, 3.0))
+    assert tombstones.covers("a", "r1", 5.0)
+    assert not tombstones.covers("a", "r1", 5.1)
+    assert not tombstones.covers("b", "r1", 1.0)
+    assert tombstones.of_namespaces() == {"a": 5.0}
+
+
+def test_it_goes_on_from_a_loaded_snapshot() -> None:
+    coverage = Coverage()
+    coverage.start("a", "p7")
+    assert coverage.advance("a", ()) == "p7"
+    coverage.read("a", "p8", 8)
+    assert coverage.advance("a", {8}) == "p7"
+    assert coverage.advance("b", ()) == ""
+    coverage.forget()
+    assert coverage.advance("a", ()) == ""
+
+
+def test_covered_outputs_are_sealed_in_any_order_of_sealing() -> None:
+    chance = random.Random(1)
+    coverage = Coverage()
+    unsealed: set[int] = set()
+    for number in range(300):
+        coverage.read("a", str(number), number)
+        unsealed.add(number)
+        for sealed in chance.sample(sorted(unsealed), k=min(len(unsealed), chance.randrange(3))):
+            unsealed.remove(sealed)
+        position = coverage.advance("a", unsealed)
+        covered = range(int(position) + 1) if position else range(0)
+        assert not unsealed & set(covered)
+        assert min(unsealed, default=number + 1) == len(covered)
+
+
+def test_only_the_latest_ids_are_remembered() -> None:
+    seen = SeenIds(3)
+    assert [seen.add(number) for number in (1, 2, 3, 1)] == [True, True, True, False]
+    assert seen.add(4)
+    # The oldest id was dropped to make room.
+    assert seen.add(1)
+    assert not seen.add(4)

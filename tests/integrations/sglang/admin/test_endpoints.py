@@ -11,6 +11,11 @@ from managed_engine import A, ManagedEngine
 
 pytest.importorskip("tiktoken", reason="`make setup` installs tiktoken")
 pytest.importorskip("starlette", reason="`make setup` installs it")
+from every import every
+
+from agentspec.errors import ManagementError
+from agentspec.integrations.sglang.admin.access import refusal
+from agentspec.integrations.sglang.admin.orders import chosen_namespace, corpus_head, file_below
 
 LINES = {"Content-Type": "application/x-ndjson"}
 ROUTES = [
@@ -80,3 +85,93 @@ def test_the_answers_of_several_ranks_are_told_apart(tmp_path: Path) -> None:
     assert len(managed.client.get("/agentspec/corpora").json()["ranks"]) == 2
     answer = managed.client.get("/agentspec/jobs/none")
     assert answer.status_code == 404 and len(answer.json()["ranks"]) == 2
+
+
+@every(
+    ("authorization", "key", "status"),
+    [
+        ("Bearer k", "k", None),
+        ("bearer k", "k", None),
+        ("Bearer ключ", "ключ", None),
+        ("Bearer k", "", 403),
+        (None, "", 403),
+        ("Bearer ", "", 403),
+        (None, "k", 401),
+        ("", "k", 401),
+        ("k", "k", 401),
+        ("Basic k", "k", 401),
+        ("Bearer  k", "k", 401),
+        ("Bearer ké\udce9", "k", 401),
+    ],
+)
+def test_only_the_configured_key_opens(authorization: str | None, key: str, status: int | None) -> None:
+    refused = refusal(authorization, key)
+    assert (refused and refused[0]) == status
+    assert refused is None or "--admin-api-key" in refused[1]
+
+
+ID = "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize(
+    "to", [{"all": True}, {"tenants": ["acme"]}, {"namespaces": [ID]}, {"tenants": ["a"], "namespaces": [ID]}]
+)
+def test_a_corpus_is_for_all_or_for_whom_is_named(to: dict[str, Any]) -> None:
+    head = corpus_head({"name": "docs-1.2", **to})
+    assert head == {"name": "docs-1.2", "all": False, "tenants": [], "namespaces": [], **to}
+
+
+@every(
+    ("body", "told"),
+    [
+        # A client that names no tenants, or passes an empty list by mistake, must not give the corpus to everyone.
+        ({"name": "x"}, "who may draft"),
+        ({"name": "x", "tenants": []}, "who may draft"),
+        ({"name": "x", "all": True, "tenants": ["acme"]}, "who may draft"),
+        ({"name": "x", "all": "yes"}, "true or false"),
+        ({"name": "x", "tenants": "acme"}, "must be a list"),
+        ({"name": "x", "tenants": [7]}, "must be a list"),
+        ({"name": "x", "namespaces": ["acme"]}, "32 hexadecimal digits"),
+        ({"name": "../x", "all": True}, "`name` must be"),
+        ({"name": "", "all": True}, "`name` must be"),
+        ({"name": "x" * 65, "all": True}, "`name` must be"),
+        ({"all": True}, "`name` must be"),
+        ({"name": "x", "all": True, "tenant": "acme"}, "unknown fields 'tenant'"),
+        (["x"], "JSON object"),
+    ],
+)
+def test_other_orders_are_refused_with_the_reason(body: Any, told: str) -> None:
+    with pytest.raises(ManagementError, match=told) as refused:
+        corpus_head(body)
+    assert refused.value.status == 400
+
+
+@every("body", [{}, {"tenant": "a", "namespace": ID}, {"tenant": 3}, {"tenant": "x" * 2000}, [], "a"])
+def test_a_namespace_is_named_once(body: Any) -> None:
+    with pytest.raises(ManagementError):
+        chosen_namespace(body)
+    assert chosen_namespace({"tenant": "acme"}) == {"tenant": "acme"}
+
+
+def test_only_files_below_the_allowed_folder_are_read(tmp_path: Path) -> None:
+    allowed, other = tmp_path / "allowed", tmp_path / "allowed-not"
+    for folder in (allowed / "sub", other):
+        folder.mkdir(parents=True)
+        (folder / "docs.txt").write_text("text")
+    (allowed / "link.txt").symlink_to(other / "docs.txt")
+    (allowed / "linked").symlink_to(other)
+    assert file_below(str(allowed), "sub/docs.txt") == allowed / "sub" / "docs.txt"
+    outside = [
+        *("../allowed-not/docs.txt", "sub/../../allowed-not/docs.txt", str(other / "docs.txt"), "link.txt"),
+        *("linked/docs.txt", "sub", ".", "none.txt"),
+    ]
+    for name in outside:
+        with pytest.raises(ManagementError, match="there is no file") as refused:
+            file_below(str(allowed), name)
+        assert refused.value.status == 404
+    for wrong in ("", "a\0b", 7, None):
+        with pytest.raises(ManagementError, match="`file` must be"):
+            file_below(str(allowed), wrong)
+    with pytest.raises(ManagementError, match="AGENTSPEC_ADMIN_FOLDER") as refused:
+        file_below("", "docs.txt")
+    assert refused.value.status == 403

@@ -12,6 +12,10 @@ import pytest
 from hybrid_rows import batch, chain
 
 torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
+from every import every
+
+from agentspec.integrations.sglang.kernels.kept_tokens import KeptTokens
+from agentspec.integrations.sglang.kernels.tree_layout import lay_out
 from agentspec.integrations.sglang.kernels.tree_union import (
     ModelTensors,
     UnionLimits,
@@ -23,6 +27,7 @@ from agentspec.integrations.sglang.kernels.tree_union import (
     unite_on_device,
     unpack,
 )
+from agentspec.integrations.sglang_cpu.sampling import top_k_renorm_prob, top_p_renorm_prob
 
 CPU = torch.device("cpu")
 
@@ -104,3 +109,78 @@ def test_a_tree_and_its_report() -> None:
     assert found.model_estimates.tolist() == [[0.0, 0.75, 0.0, 0.5], [0.0] * 4]
     followed, _ = found.model_followed(np.array([[1, 3, 8], [1, 2, 8]]), np.array([2, 2], np.int32))
     assert followed.tolist() == [2, 0]
+
+
+WHOLE = 1 << 30
+
+
+def plain(probs: torch.Tensor, top_k: int, top_p: float, min_p: float) -> torch.Tensor:
+    """What SGLang's sampler in plain torch draws from, for one row."""
+    likeliest, order = probs.sort(descending=True)
+    mass_before = likeliest.cumsum(0) - likeliest
+    kept = (torch.arange(len(probs)) < top_k) & (mass_before <= top_p) & (likeliest >= likeliest[0] * min_p)
+    weights = torch.zeros_like(probs).scatter(0, order, likeliest * kept)
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize("has_min_p", [False, True])
+def test_all_three_are_judged_by_the_models_own_probabilities(has_min_p: bool) -> None:
+    generator = torch.Generator().manual_seed(3)
+    probs = torch.softmax(torch.randn(40, 50, generator=generator) * 2, dim=-1)
+    rows = [(k, p, m) for k in (1, 5, 20, WHOLE) for p in (0.3, 0.8, 1.0) for m in (0.0, 0.2, 0.9)][:40]
+    rows += [(WHOLE, 1.0, 0.0)] * (40 - len(rows))
+    if not has_min_p:
+        rows = [(k, p, 0.0) for k, p, _ in rows]
+    top_ks, top_ps = torch.tensor([k for k, _, _ in rows]), torch.tensor([p for _, p, _ in rows])
+    min_ps = torch.tensor([m for *_, m in rows]) if has_min_p else None
+    kept = KeptTokens(top_k_renorm_prob, top_p_renorm_prob, min_ps)
+    found = kept.top_p(kept.top_k(probs, top_ks), top_ps)
+    expected = torch.stack([plain(row, *limits) for row, limits in zip(probs, rows, strict=True)])
+    torch.testing.assert_close(found, expected)
+
+
+def test_without_top_k_the_whole_mass_counts() -> None:
+    probs = torch.tensor([[0.5, 0.3, 0.2]])
+    kept = KeptTokens(top_k_renorm_prob, top_p_renorm_prob, torch.tensor([0.5]))
+    torch.testing.assert_close(kept.top_p(probs, torch.tensor([1.0])), torch.tensor([[0.625, 0.375, 0.0]]))
+
+
+@every("seed", range(8))
+def test_rows_begin_where_the_device_says(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, width, most = int(rng.integers(1, 6)), int(rng.integers(1, 9)), int(rng.integers(1, 5))
+    tokens, depths = rng.integers(0, 99, (rows, width)), rng.integers(0, 5, (rows, width))
+    cells = rng.random((rows, width, width)) < 0.5
+    seq_lens, roots = rng.integers(1, 40, rows), rng.integers(100, 200, (rows, most))
+    lens = rng.integers(1, most + 1, rows)
+    arrays = [torch.from_numpy(array.copy()) for array in (tokens, depths, cells)]
+    given = [torch.from_numpy(array) for array in (seq_lens, roots.astype(np.int32), lens.astype(np.int32))]
+    spare = int(rng.integers(0, 3))
+    mask = lay_out(*arrays, *given, max_position=25, total=int(seq_lens.sum()) + spare)
+    assert arrays[0][:, 0].tolist() == [roots[row, lens[row] - 1] for row in range(rows)]
+    assert arrays[0][:, 1:].tolist() == tokens[:, 1:].tolist()
+    assert arrays[1].tolist() == np.minimum(depths + seq_lens[:, None], 25).tolist()
+    lines = [np.concatenate([np.ones(seq_lens[row], bool), cells[row, i]]) for row in range(rows) for i in range(width)]
+    assert mask[: sum(map(len, lines))].tolist() == np.concatenate(lines).tolist()
+    assert len(mask) == width * (seq_lens.sum() + spare + rows * width)
+
+
+def test_without_a_prefix_the_mask_is_the_trees_own() -> None:
+    cells = torch.rand(2, 3, 3) < 0.5
+    tokens, depths = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.int64)
+    roots = torch.tensor([[7], [8]])
+    mask = lay_out(tokens, depths, cells, torch.tensor([4, 5]), roots, None, max_position=99, total=None)
+    assert mask.tolist() == cells.flatten().tolist()
+    assert tokens[:, 0].tolist() == [7, 8]
+
+
+def test_the_kernel_agrees_with_torch() -> None:
+    """Runs in its own process, because Triton reads only once whether to interpret kernels."""
+    pytest.importorskip("triton")
+    script = (
+        "import torch; from agentspec.integrations.sglang.kernels import tree_layout as k; "
+        "assert k.kernel_works(torch.device('cpu')); "
+        "k._with_kernel = lambda *arguments: arguments[2].flatten(); k.kernel_works.cache_clear(); "
+        "assert not k.kernel_works(torch.device('cpu'))"
+    )
+    subprocess.run([sys.executable, "-P", "-c", script], check=True, env={**os.environ, "TRITON_INTERPRET": "1"})

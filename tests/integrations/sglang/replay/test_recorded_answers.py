@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from agentspec.analysis.logs.calls import Labels, LoggedCall
+from agentspec.errors import ConfigError, UnsupportedError
+from agentspec.integrations.sglang import arguments
+from agentspec.integrations.sglang.replay import hooks as replay_hooks
 from agentspec.integrations.sglang.replay.recorded_answers import RecordedAnswers
+from agentspec.integrations.sglang.replay.setting import VARIABLE, replay_paths, variables
+from agentspec.integrations.sglang.settings import Settings
 
 
 def _call(messages: list[tuple[str, str]], output: str) -> LoggedCall:
@@ -73,3 +84,40 @@ def test_tool_calls_are_the_same_in_any_white_space_and_order() -> None:
     answers = RecordedAnswers([_call(asked('{"command":"ls","n":1}'), "done")])
     assert answers.take(asked('{"n": 1, "command": "ls"}')) is not None
     assert answers.take(asked('{"n": 2, "command": "ls"}')) is None
+
+
+def test_sources_are_requests_or_paths_that_exist(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.jsonl", tmp_path / "logs"
+    first.touch()
+    second.mkdir()
+    replay = Settings(replay=f"{first}:{second}").replay
+    assert replay_paths(replay) == [first, second]
+    assert replay_paths(Settings(replay="requests").replay) == []
+    with pytest.raises(ConfigError, match="/nowhere/b.jsonl, which are not there"):
+        Settings(replay=f"{first}:/nowhere/b.jsonl")
+    with pytest.raises(ConfigError, match="must be one of refuse, free"):
+        Settings(replay="requests", replay_unmatched="ignore")
+
+
+def test_off_installs_and_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: list[str] = []
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(replay_hooks, "_register", lambda target, hook, kind: registered.append(target))
+    replay_hooks.activate(Settings(), None)
+    replay_hooks.install()
+    state: dict[str, Any] = {}
+    replay_hooks.describe_into(state)
+    assert (registered, state, VARIABLE in os.environ) == ([], {}, False)
+    assert variables({VARIABLE: "requests", "AGENTSPEC_STORE": "memory://"}) == {VARIABLE: "requests"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("tokenizer_worker_num", 2), ("pp_size", 2), ("disaggregation_mode", "decode")]
+)
+def test_servers_whose_requests_could_pass_unseen_are_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: object
+) -> None:
+    monkeypatch.setattr(arguments, "setting", lambda args, field, default=None: getattr(args, field, default))
+    with pytest.raises(UnsupportedError, match=f"{name}={value!r}"):
+        replay_hooks.activate(Settings(replay="requests"), SimpleNamespace(**{name: value}))
+    assert VARIABLE not in os.environ

@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import random
 import sqlite3
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import permutations
 from pathlib import Path
 
 import pytest
+from every import every
 
+from agentspec.workflows.text_to_sql.sql.execute import Execution
+from agentspec.workflows.text_to_sql.sql.hardness import hardness
+from agentspec.workflows.text_to_sql.sql.permutation import Row, same_rows
+from agentspec.workflows.text_to_sql.sql.score import is_ordered, same_result
 from agentspec.workflows.text_to_sql.sql.scorers import Grader, ScorerName, spider_query
 
 
@@ -95,3 +104,140 @@ def test_distinct_stays_within_quotes_names_and_comments() -> None:
     assert spider_query(kept) == kept
     assert spider_query("select DISTINCT a, count(Distinct b) from t") == "select  a, count( b) from t"
     assert spider_query("SELECT a < = 3, a ! = YEAR (CURDATE())") == "SELECT a <= 3, a != 2020"
+
+
+def rows(*cells: tuple[object, ...]) -> Execution:
+    return Execution(("a",), cells)  # type: ignore[arg-type]
+
+
+def test_order_counts_only_where_asked_for() -> None:
+    up, down = rows((1,), (2,)), rows((2,), (1,))
+    assert same_result(up, down, ordered=False)
+    assert not same_result(up, down, ordered=True)
+
+
+def test_rows_are_a_multiset_not_a_set() -> None:
+    assert not same_result(rows((1,), (1,), (2,)), rows((1,), (2,), (2,)), ordered=False)
+    assert not same_result(rows((1,)), rows((1,), (1,)), ordered=False)
+
+
+def test_column_order_counts_and_names_do_not() -> None:
+    assert not same_result(rows((1, 2)), rows((2, 1)), ordered=False)
+    assert same_result(Execution(("a",), ((1,),)), Execution(("b",), ((1,),)), ordered=False)
+
+
+def test_floats_within_nine_digits_and_whole_floats_are_equal() -> None:
+    assert same_result(rows((0.1 + 0.2,)), rows((0.3,)), ordered=False)
+    assert same_result(rows((3.0,)), rows((3,)), ordered=False)
+    assert not same_result(rows((3.0001,)), rows((3,)), ordered=False)
+    assert not same_result(rows(("3",)), rows((3,)), ordered=False)
+
+
+def test_failed_or_cut_results_equal_nothing() -> None:
+    assert not same_result(rows((1,)), Execution(error="no such table: x"), ordered=False)
+    assert not same_result(rows((1,)), Execution(("a",), ((1,),), truncated=True), ordered=False)
+
+
+@every(
+    ("sql", "ordered"),
+    [
+        ("SELECT a FROM t ORDER BY a;", True),
+        ("select a from t order  by a", True),
+        ("SELECT a FROM t WHERE b IN (SELECT b FROM u ORDER BY (c) LIMIT 1)", False),
+        ("SELECT a FROM t WHERE b = 'ORDER BY x'", False),
+        ("SELECT a FROM t GROUP BY a", False),
+    ],
+)
+def test_is_ordered(sql: str, ordered: bool) -> None:
+    assert is_ordered(sql) is ordered
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT count(*) FROM t", "easy"),
+        ("SELECT a FROM t WHERE b > 1", "easy"),
+        ("SELECT a, b, c FROM t", "medium"),
+        ("SELECT avg(a), max(b) FROM t WHERE c = 'x'", "medium"),
+        ("SELECT a FROM t GROUP BY a ORDER BY count(*)", "medium"),
+        ("SELECT t.a FROM t JOIN u ON t.i = u.i WHERE u.b = 1", "medium"),
+        ("SELECT a FROM t GROUP BY a ORDER BY count(*) DESC LIMIT 1", "hard"),
+        ("SELECT a FROM t WHERE i NOT IN (SELECT i FROM u WHERE x > 1 OR y LIKE 'z')", "hard"),
+        ("SELECT a FROM t WHERE b = 1 INTERSECT SELECT a FROM t WHERE b = 2 ORDER BY a LIMIT 3", "hard"),
+        ("SELECT a, count(*), avg(b) FROM t JOIN u ON t.i = u.i WHERE c = 1 AND d = 2", "hard"),
+        ("SELECT a, count(*), avg(b) FROM t JOIN u ON t.i = u.i WHERE c = 1", "extra"),
+        ("SELECT a, count(*) FROM t WHERE i NOT IN (SELECT i FROM u)", "extra"),
+        ("SELECT t.a FROM t JOIN u ON t.i = u.i GROUP BY t.a ORDER BY count(*) DESC LIMIT 1", "extra"),
+        ("SELECT a FROM", ""),
+        ("DELETE FROM t", ""),
+    ],
+)
+def test_clauses_of_the_outermost_query_decide(sql: str, expected: str) -> None:
+    assert hardness(sql) == expected
+
+
+def by_trying_all(gold: list[Row], got: list[Row], ordered: bool) -> bool:
+    if not gold and not got:
+        return True
+    if len(gold) != len(got) or len(gold[0]) != len(got[0]):
+        return False
+    for order in permutations(range(len(gold[0]))):
+        turned = [tuple(row[place] for place in order) for row in got]
+        if turned == gold if ordered else Counter(turned) == Counter(gold):
+            return True
+    return False
+
+
+def turned(rows: list[Row], rng: random.Random, *, keep_order: bool) -> list[Row]:
+    order = rng.sample(range(len(rows[0])), len(rows[0]))
+    rows = [tuple(row[place] for place in order) for row in rows]
+    return rows if keep_order else rng.sample(rows, len(rows))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_search_finds_what_trying_all_permutations_finds(ordered: bool) -> None:
+    rng = random.Random(1)
+    met: Counter[bool] = Counter()
+    for _ in range(1500):
+        columns, rows = rng.randint(1, 4), rng.randint(0, 5)
+        cells = rng.choice(([0, 1], [0, 1.0, 1, "1", None], ["a", b"a", 2]))
+        gold: list[Row] = [tuple(rng.choice(cells) for _ in range(columns)) for _ in range(rows)]
+        got = turned(gold, rng, keep_order=ordered) if gold else []
+        if got and rng.random() < 0.6:
+            # Cells of one column change places, which simple counts do not see.
+            place, first, second = rng.randrange(columns), rng.randrange(rows), rng.randrange(rows)
+            changed = [list(row) for row in got]
+            changed[first][place], changed[second][place] = changed[second][place], changed[first][place]
+            got = [tuple(row) for row in changed]
+        expected = by_trying_all(gold, got, ordered)
+        assert same_rows(gold, got, ordered=ordered) is expected, (gold, got)
+        met[expected] += 1
+    assert min(met.values()) > 100
+
+
+def test_numbers_of_rows_and_columns_count() -> None:
+    assert same_rows([], [], ordered=False)
+    assert not same_rows([(1,)], [(1,), (1,)], ordered=False)
+    assert not same_rows([(1, 1)], [(1,)], ordered=False)
+
+
+def test_many_columns_take_no_factorial_time() -> None:
+    rng = random.Random(2)
+    began = time.monotonic()
+    for columns, rows in ((12, 50), (20, 300), (30, 1000)):
+        gold: list[Row] = [tuple(rng.randint(0, 1) for _ in range(columns)) for _ in range(rows)]
+        assert same_rows(gold, turned(gold, rng, keep_order=False), ordered=False)
+        # Two rows trade two cells, so that each row and each column still has the same number of ones.
+        changed = [list(row) for row in gold]
+        first, second, one, two = next(
+            (first, second, one, two)
+            for first in range(rows) for second in range(first) for one in range(columns) for two in range(one)
+            if gold[first][one] == gold[second][two] == 1 and gold[first][two] == gold[second][one] == 0
+        )  # fmt: skip
+        changed[first][one], changed[first][two], changed[second][one], changed[second][two] = 0, 1, 1, 0
+        near = turned([tuple(row) for row in changed], rng, keep_order=False)
+        assert not same_rows(gold, near, ordered=False)
+    # Columns that are all alike: any assignment is right, and a table of the wrong rows is refused at once.
+    square: list[Row] = [tuple(int(row == column) for column in range(25)) for row in range(25)]
+    assert same_rows(square, turned(square, rng, keep_order=False), ordered=False)
+    assert time.monotonic() - began < 10
