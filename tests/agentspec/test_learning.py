@@ -1,4 +1,4 @@
-"""Estimates follow what verification accepts."""
+"""Estimates follow what verification accepts. Their weights are read and written, and bad ones are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders with real models, as far as no package index is needed."""
+"""Folders with real models, and what such a model answers on a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URLs of stores: their meaning, their errors, and the form in which they may be shown."""
+"""URLs of stores: their meaning, their errors, and how they are shown. Names of tenants' namespaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns: who does what in which order, what is kept, and how a run goes on."""
+"""The command `agentspec ab` and its turns: who does what in which order, what is kept, and how a run goes on."""
 
 from __future__ import annotations
 

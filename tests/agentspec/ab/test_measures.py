@@ -1,4 +1,4 @@
-"""The facts of a comparison, from turns made up here; and the page and the summary of them."""
+"""The facts of a comparison, from turns made up here; intervals of ratios; and the page and the summary of them."""
 
 from __future__ import annotations
 

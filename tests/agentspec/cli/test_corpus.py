@@ -1,4 +1,4 @@
-"""The command `agentspec corpus`."""
+"""The command `agentspec corpus`. `add`, `ls` and `rm` as far as they can be tested without a real server."""
 
 from __future__ import annotations
 

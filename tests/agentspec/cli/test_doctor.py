@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,10 +8,6 @@ from byte_tokenizer import write_byte_tokenizer
 from server_blocks import block, info, served
 
 from agentspec.cli import doctor, main
-from agentspec.cli.top import _readings
-from agentspec.errors import ServerError
-from agentspec.observe.client import ServerClient
-from agentspec.observe.view import plain
 
 
 def test_a_healthy_server(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -107,81 +101,3 @@ def test_a_log_and_the_template_of_a_model(tmp_path: Path, capsys: pytest.Captur
     log.write_text(json.dumps({"messages": messages}) + "\n")
     assert main(["doctor", str(log), "--tokenizer", str(MODEL_FOLDER)]) == 0
     assert "OK      template: of 1 answers 1 are in the next prompt in the same tokens" in capsys.readouterr().out
-
-
-def test_a_plain_reading_of_each_rank(capsys: pytest.CaptureFixture[str]) -> None:
-    with served({"/server_info": info(block(), block(breaker={"open": True, "openings": 3}))}) as url:
-        assert main(["top", url, "--once"]) == 0
-    shown = capsys.readouterr().out
-    assert "rank 0 of 2" in shown and "rank 1 of 2" in shown and shown.count("3.00 tokens a verification") == 2
-    assert "OPEN: drafting pauses; opened 3 times" in shown
-    assert "no_match 150" in shown and "best 450" in shown
-
-
-def test_a_reading_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    with served({"/server_info": info(block())}) as url:
-        assert main(["top", url, "--json"]) == 0
-    (rank,) = json.loads(capsys.readouterr().out)["ranks"]
-    assert rank["goodput"] == pytest.approx(30.0) and rank["store"]["delivered_outputs"] == 40
-
-
-def test_readings_go_on_over_a_restart() -> None:
-    pages = {
-        "/server_info": [
-            info(block()),
-            info(block(uptime_seconds=102.0, counters__verify_steps=1010)),
-            503,
-            info(None),
-            info(block(started=9.0, uptime_seconds=1.0)),
-        ]
-    }
-    with served(pages) as url:
-        readings = _readings(ServerClient(url), 0.01)
-        taken = [next(readings) for _ in range(5)]
-    assert not isinstance(taken[1], ServerError) and taken[1][0].goodput == pytest.approx(5.0)
-    assert isinstance(taken[2], ServerError) and isinstance(taken[3], ServerError)
-    last = taken[4]
-    assert not isinstance(last, ServerError) and last[0].restarted and "RESTARTED" in plain(0, 1, last[0])
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [(["http://127.0.0.1:9", "--once"], "no server answers"), (["x", "--interval", "0"], "--interval")],
-)
-def test_errors_are_one_line(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["top", *words]) == 2
-    assert named in capsys.readouterr().err
-
-
-def test_the_live_view_draws_readings() -> None:
-    """The view is interrupted in its third pause."""
-    code = """
-import sys
-import rich.console
-from agentspec.cli import main, top
-
-def pause(seconds, pauses=[]):
-    pauses.append(seconds)
-    if len(pauses) == 3:
-        raise KeyboardInterrupt
-
-top.time.sleep = pause
-rich.console.Console.is_terminal = True
-sys.exit(main(["top", sys.argv[1]]))
-"""
-    with served({"/server_info": info(block())}) as url:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", code, url],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env={"TERM": "xterm"},
-        )
-    assert done.returncode == 0, done.stderr
-    assert "agentspec 1.2.3" in done.stdout and "goodput" in done.stdout and "in the last" in done.stdout
-
-
-def test_seeing_works_without_rich_and_redis() -> None:
-    code = "import sys; sys.modules |= {'rich': None, 'redis': None}; import agentspec.cli.top, agentspec.cli.doctor"
-    subprocess.run([sys.executable, "-P", "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""What holds for every command."""
+"""What holds for every command; and the command `settings` with the page that it writes."""
 
 from __future__ import annotations
 

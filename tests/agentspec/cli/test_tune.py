@@ -1,4 +1,4 @@
-"""The command `agentspec tune`."""
+"""The command `agentspec tune`, with and without `--draft-model`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The change between two readings is their difference, or the whole later count if the server was restarted."""
+"""The change between two readings of a server; and an error names what answers at a URL without agentspec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The goodput controller decides as its oracle does, over runs of steps in which both are told the same."""
+"""The goodput controller decides as its oracle does. The correction of estimates finds how they are wrong."""
 
 from __future__ import annotations
 

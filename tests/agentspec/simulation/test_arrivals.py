@@ -1,3 +1,5 @@
+"""Arrivals of requests, acceptance rates, and built-in profiles, which agree with the papers' texts."""
+
 from __future__ import annotations
 
 from pathlib import Path

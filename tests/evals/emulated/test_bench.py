@@ -1,4 +1,4 @@
-"""The emulation bench without servers: fits of timed forwards, rows and their table."""
+"""The emulation bench without servers: fits of timed forwards, and hollow models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A draft model's hits: from its tokens to those of another tokenizer, and to and from files."""
+"""A draft model's hits: recorded with a small model, mapped to another tokenizer, and kept in files."""
 
 from __future__ import annotations
 

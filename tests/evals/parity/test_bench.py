@@ -1,4 +1,4 @@
-"""The parity bench: it sends every kind of request, finds what differs, and does not wait for a server that hangs."""
+"""The parity bench and its client: it finds what differs, and does not wait for a server that hangs."""
 
 from __future__ import annotations
 

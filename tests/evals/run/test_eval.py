@@ -1,4 +1,4 @@
-"""`agentspec eval` from its command line, with stand-ins for servers."""
+"""`agentspec eval` from its command line, with stand-ins for servers; and the demo, a preset of it."""
 
 from __future__ import annotations
 

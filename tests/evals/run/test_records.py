@@ -1,4 +1,4 @@
-"""Figures of cells, comparisons, interrupted runs that are resumed, and tables."""
+"""Figures of cells and stages, comparisons, interrupted runs that are resumed, and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls that tasks give for learning and for measuring: no prompt is in both, and none is drawn twice."""
+"""Calls for learning and for measuring: no prompt is in both, and none is drawn twice."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""How the time of a step is divided, and which settings a server with an emulated device gets."""
+
 from __future__ import annotations
 
 import sys

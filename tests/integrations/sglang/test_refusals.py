@@ -1,4 +1,4 @@
-"""Refusals of agentspec, at start and per request. Their messages name the value and the remedy."""
+"""Refusals at start and per request, which name the value and the remedy; and metrics."""
 
 from __future__ import annotations
 

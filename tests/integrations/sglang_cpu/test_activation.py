@@ -11,12 +11,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch", reason="pip install torch")
-from types import SimpleNamespace
-
-import torch
-from every import every
-
-from agentspec.integrations.sglang_cpu import threads
 
 ACTIVATE = "from agentspec.integrations import sglang_cpu; print(sglang_cpu.activate())"
 KERNEL_FILE = "import sgl_kernel; print(sgl_kernel.__file__)"
@@ -156,69 +150,3 @@ def test_torchvision_imports_without_its_binary(tmp_path):
     (tmp_path / "torchvision" / "_C.so").write_bytes(b"linked against a library that is missing")
     code = f"{ACTIVATE}; import torchvision; print(torchvision.__spec__.loader is torchvision.__loader__)"
     assert python(code, tmp_path) == ["True", "True"]
-
-
-@every(
-    ("num_tokens", "num_weights", "most", "wanted"),
-    [
-        (1, 5_000_000, 2, 1),
-        (8, 5_000_000, 2, 2),
-        (8, 5_000_000, 64, 2),
-        (96, 5_000_000, 64, 28),
-        (1, 8_000_000_000, 64, 64),
-        (0, 5_000_000, 2, 1),
-        (200, 8_000_000_000, 1, 1),
-    ],
-)
-def test_threads_follow_the_work(num_tokens, num_weights, most, wanted):
-    assert threads.num_threads(num_tokens, num_weights, most) == wanted
-
-
-@pytest.fixture
-def three_threads():
-    before = threads.most_threads()
-    threads.limit_threads(3)
-    yield
-    threads.limit_threads(before)
-
-
-def test_sglangs_forwards_run_on_them_and_what_is_between_on_one(monkeypatch, three_threads):
-    used = []
-
-    class ModelRunner:
-        model = torch.nn.Linear(1 << 11, 1 << 11, bias=False)
-
-        def forward(self, forward_batch):
-            used.append(torch.get_num_threads())
-            if forward_batch.fails:
-                raise RuntimeError("this forward fails")
-
-    monkeypatch.setitem(sys.modules, "sglang.srt.model_executor.model_runner", SimpleNamespace(ModelRunner=ModelRunner))
-    threads.patch_threads()
-    threads.patch_threads()
-    for tokens in (torch.zeros(4), torch.zeros(8), torch.zeros(800), None):
-        ModelRunner().forward(SimpleNamespace(input_ids=tokens, fails=False))
-        assert torch.get_num_threads() == 1
-    with pytest.raises(RuntimeError, match="fails"):
-        ModelRunner().forward(SimpleNamespace(input_ids=torch.zeros(8), fails=True))
-    assert used == [1, 2, 3, 3, 2]
-    assert torch.get_num_threads() == 1
-
-
-def test_other_forwards_leave_the_number_as_it_was(three_threads):
-    with pytest.raises(RuntimeError, match="fails"), threads.threads_for(8, 1 << 22):
-        assert torch.get_num_threads() == 2
-        raise RuntimeError("this forward fails")
-    assert torch.get_num_threads() == 3
-
-
-@pytest.mark.sglang
-def test_sglangs_own_runner_has_them():
-    code = """
-from agentspec.integrations import sglang_cpu
-sglang_cpu.activate()
-from sglang.srt.model_executor.model_runner import ModelRunner
-print(ModelRunner.forward._agentspec_cpu)
-"""
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=300, check=False)
-    assert done.stdout.split()[-1:] == ["True"], done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""Slot bookkeeping, compared with its definitions as Python loops over requests and positions."""
+"""Slot bookkeeping and KV caches, compared with their definitions as Python loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`agentspec store info`, and the parts that all actions share: URL, scope and error lines."""
+"""`agentspec store info` and `ls`, and the parts that all actions share: URL, scope and error lines."""
 
 from __future__ import annotations
 

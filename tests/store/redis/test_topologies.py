@@ -1,4 +1,4 @@
-"""The store behind sentinels and in a cluster."""
+"""The store behind sentinels and in a cluster, and the store errors that those of redis-py become."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A limited number of finished outputs waits for delivery: the oldest are dropped first, and deleted ones are
-skipped."""
+"""Outputs that wait for delivery, the part of a log that a snapshot may cover, and deletions that last."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Records of tasks."""
+
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""Which outputs of a log are kept, and what that choice does not depend on."""
+"""Which outputs of a log are kept, what that choice does not depend on, and the vocabulary that it needs."""
 
 from __future__ import annotations
 

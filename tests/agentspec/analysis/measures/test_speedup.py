@@ -1,4 +1,4 @@
-"""Speed-ups of made-up acceptance under made-up profiles."""
+"""Speed-ups of made-up acceptance under made-up profiles, and intervals of a log's figures."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Replays with teacher forcing, and an oracle of their drafts."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The page as text: well formed, and harmless whatever the facts hold."""
+"""The page: well formed, and harmless whatever the facts hold. Its texts, numbers and axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Controllers whose draft length is fixed, looked up by batch size, or free of cost by the roofline."""
+"""Controllers whose draft length is fixed, looked up by batch size, free of cost, or SpecDec++'s."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The costs of the draft model are learnt from observed seconds, in spite of clock changes and outliers."""
+"""What a draft model costs is learnt in spite of outliers, and what it brings apart for short and long texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The draft model is paused while its drafts save less time than keeping it up to date takes, and then comes back."""
+"""The draft model is paused while it saves less time than it takes. Settings of a hybrid policy."""
 
 from __future__ import annotations
 

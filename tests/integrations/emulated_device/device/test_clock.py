@@ -1,3 +1,5 @@
+"""The clock of an emulated device, its queue, and the time that its host takes."""
+
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""The HTTP endpoints of management: keys, limits, forms of bodies, and answers."""
+"""The HTTP endpoints of management: keys, access, limits, forms of bodies, and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trees that the device makes of both drafts: the kernel against its definition, and what it reports."""
+"""Kernels against their definitions: united trees, their layout, and the tokens that a verification draws from."""
 
 from __future__ import annotations
 

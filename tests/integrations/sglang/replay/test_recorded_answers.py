@@ -1,4 +1,4 @@
-"""Recorded answers are found by their prompts."""
+"""Recorded answers are found by their prompts. The setting `replay` is refused where it cannot work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments that native draft models refuse, and the models that are left to SGLang."""
+"""What native draft models refuse, what is left to SGLang, and what they rely on in every release of it."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Prompts, what is read from answers, and votes among them."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Generated databases and questions."""
+
 from __future__ import annotations
 
 import random

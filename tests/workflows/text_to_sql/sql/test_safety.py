@@ -1,3 +1,5 @@
+"""Which statements are safe to run, and how they are run."""
+
 from __future__ import annotations
 
 import logging

@@ -1,3 +1,5 @@
+"""How answers are scored, and how hard questions are."""
+
 from __future__ import annotations
 
 import random

@@ -1,0 +1,82 @@
+"""Measuring a server: answers must be the recorded ones, and agentspec's work is the growth of its counters."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentspec.errors import ServerError
+from agentspec.evals.gpu.replays import measure
+from agentspec.evals.gpu.work import Cell, RecordedCall
+from agentspec.integrations.servers.server import RunningServer
+
+
+class Replaying(RunningServer):
+    """Writes the recorded answers, three tokens a step; ends them with a token of its own."""
+
+    def __init__(self, *, active: bool = True, wrong: bool = False, plain: bool = False) -> None:
+        super().__init__("http://nowhere")
+        self.active, self.wrong, self.plain = active, wrong, plain
+        self.steps = 0
+
+    def post(self, path: str, body: Any = None, timeout: float = 300.0) -> Any:
+        answer = body["sampling_params"]["custom_params"]["agentspec"]["replay"]["ids"]
+        whole = body["sampling_params"]["max_new_tokens"] > len(answer)
+        steps = -(-(len(answer) + whole - 1) // 3)
+        self.steps += 0 if self.plain else steps
+        written = [*answer[:-1], answer[-1] + self.wrong]
+        return {
+            "output_ids": [*written, 2] if whole else written,
+            "meta_info": {"cached_tokens": 1, **({} if self.plain else {"spec_verify_ct": steps})},
+        }
+
+    def agentspec_state(self) -> dict[str, Any] | None:
+        n = self.steps
+        counters = dict.fromkeys(("drafted_tokens", "accepted_tokens", "verified_tokens", "draft_errors"), 2 * n)
+        control = {"measured_steps": n, "observed_seconds": 0.25 * n, "widths": {"4": n}}
+        found = {"counters": {"steps": n, "drafting_seconds": 0.125 * n, **counters}, "control": control}
+        return found if self.active else None
+
+
+def cell() -> Cell:
+    rng = random.Random(0)
+
+    def call() -> RecordedCall:
+        prompt, answer = (
+            np.array([rng.randrange(3, 9) for _ in range(rng.randint(2, 20))], np.int32) for _ in range(2)
+        )
+        return RecordedCall(prompt, answer, bool(rng.getrandbits(1)))
+
+    return Cell("sql", 4, 0, tuple((call(), call()) for _ in range(10)))
+
+
+def test_the_figures_of_a_cell() -> None:
+    server, asked = Replaying(), cell()
+    calls = [call for session in asked.sessions for call in session]
+    server.steps = 7
+    row = measure(server, asked, "suffix")
+    assert row["calls"] == 20
+    assert row["tokens"] == sum(len(call.answer) + call.is_whole for call in calls)
+    assert row["uncached_prompt_tokens"] == sum(len(call.prompt) for call in calls) - 20
+    # Only the steps of this cell count.
+    assert row["counters"]["steps"] == server.steps - 7
+    assert row["accept_length"] == pytest.approx((row["tokens"] - 20) / row["counters"]["steps"], abs=1e-3)
+    assert (row["drafting_ms_a_step"], row["verify_ms_a_step"]) == (125.0, 250.0)
+    assert row["widths"] == {"4": row["counters"]["steps"]}
+    assert "counters" not in measure(server, asked, "ngram")
+
+
+@pytest.mark.parametrize(
+    ("server", "message"),
+    [
+        (Replaying(wrong=True), "20 of 20"),
+        (Replaying(active=False), "must be active"),
+        (Replaying(plain=True), "must speculate"),
+    ],
+)
+def test_what_is_no_measurement_is_refused(server: Replaying, message: str) -> None:
+    with pytest.raises(ServerError, match=message):
+        measure(server, cell(), "suffix")
