@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draft_batches import make_batch
-from engine_texts import as_bytes, ids, keep, random_output
+from engine_texts import as_bytes, ids, keep, make_batch, random_output
 from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st

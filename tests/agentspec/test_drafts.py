@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from draft_batches import make_batch
 from draft_states import batch as estimated
+from engine_texts import make_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

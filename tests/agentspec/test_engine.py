@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_texts import as_bytes, ids, keep, random_output
+from engine_texts import as_bytes, by_counts, ids, keep, random_output
 from every import every
-from plain_estimates import by_counts
 
 import agentspec
 from agentspec import (

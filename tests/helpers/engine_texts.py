@@ -1,11 +1,11 @@
-"""Shortcuts for tests of an engine: token arrays, kept outputs, and drafts that can be compared."""
+"""Shortcuts for tests of an engine: token arrays, kept outputs, batches of drafts, and estimates that are plain counts."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec import DraftBatch, Engine
+from agentspec import DraftBatch, Engine, Estimates, _core
 
 
 def ids(*tokens: int) -> NDArray[np.int32]:
@@ -34,3 +34,27 @@ def drafted(engine: Engine, text: NDArray[np.int32], namespace: str = "") -> lis
 def as_bytes(batch: DraftBatch) -> tuple[bytes, ...]:
     fields = ("offsets", "tokens", "parents", "estimates", "sources", "match_lens", "scores")
     return tuple(getattr(batch, name).tobytes() for name in fields)
+
+
+def make_batch(rows: list[tuple[list[int], list[int]]]) -> DraftBatch:
+    """Makes a batch of rows (tokens, parents). build_tree_arrays() does not read the other fields."""
+    sizes = [len(tokens) for tokens, _ in rows]
+    return DraftBatch(
+        offsets=np.cumsum([0, *sizes], dtype=np.int32),
+        tokens=np.array([t for tokens, _ in rows for t in tokens], dtype=np.int32),
+        parents=np.array([p for _, parents in rows for p in parents], dtype=np.int32),
+        estimates=np.ones(sum(sizes), dtype=np.float32),
+        sources=np.zeros(sum(sizes), dtype=np.uint8),
+        match_lens=np.arange(len(rows), dtype=np.int32),
+        scores=np.full(len(rows), 0.5, dtype=np.float32),
+    )
+
+
+def by_counts() -> Estimates:
+    """Estimates by which a continuation is as likely as its share of the occurrences. Contexts that agree increase the
+    estimate."""
+    weights = np.zeros(_core.NUM_WEIGHTS, np.float32)
+    functions = weights[_core.NUM_BIASES :].reshape(-1, _core.NUM_KNOTS)
+    # Each function maps log odds to themselves; its knots are at -5, -4, ...
+    functions[:] = np.arange(_core.NUM_KNOTS) - 5
+    return Estimates(weights, "by counts")

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from byte_tokenizer import write_byte_tokenizer
-from engine_texts import drafted, ids
-from plain_estimates import by_counts
+from engine_texts import by_counts, drafted, ids
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from byte_tokenizer import byte_tokenizer
-from engine_texts import as_bytes, ids, keep, random_output
-from plain_estimates import by_counts
+from engine_texts import as_bytes, by_counts, ids, keep, random_output
 
 from agentspec import ConfigError, DraftRow, Engine, EngineConfig, SegmentError, Source, TokenError
 from agentspec.analysis.corpus import Reading, build_corpus, read_documents, read_info

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from byte_tokenizer import write_byte_tokenizer
-from engine_texts import ids
-from plain_estimates import by_counts
+from engine_texts import by_counts, ids
 
 from agentspec import Engine, EngineConfig
 from agentspec.cli import main

@@ -5,16 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from every import every
-from fixed_width import FixedWidth
+from numpy.typing import NDArray
 
 from agentspec.errors import ConfigError
 from agentspec.scheduling import (
     ControlConfig,
     MeasuredRange,
+    OnlineCosts,
     Profile,
     ProfileKey,
     ServingCosts,
     StepCost,
+    StepPlan,
+    StepState,
     make_controller,
 )
 from agentspec.simulation import (
@@ -27,6 +30,34 @@ from agentspec.simulation import (
     measure,
     simulate,
 )
+
+
+class FixedWidth:
+    """Plans `width` tokens per row, or the largest width allowed, and counts the calls that it receives."""
+
+    name = "stand-in"
+
+    def __init__(self, width: int) -> None:
+        self.costs = OnlineCosts()
+        self._width = width
+        self.accepted: list[list[int]] = []
+        self.states: list[StepState] = []
+        self.seconds: list[float] = []
+
+    def plan(self, state: StepState) -> StepPlan:
+        self.states.append(state)
+        width = min(self._width, state.max_width)
+        drafted = np.minimum(np.diff(state.drafts.offsets) - 1, width - 1).astype(np.int32)
+        num_tokens = state.num_tokens(drafted, width)
+        return StepPlan(width, drafted, num_tokens, float(len(drafted)), 0.0, "length")
+
+    def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
+        self.accepted.append(num_accepted.tolist())
+        self.seconds.append(seconds)
+
+    def describe(self) -> dict[str, float | str | None]:
+        return {}
+
 
 COSTS = ServingCosts(request_seconds=0.5, prefill=StepCost(0.0, 0.02, 0.2), step=StepCost(0.0, 0.03, 0.3), overlap=True)
 

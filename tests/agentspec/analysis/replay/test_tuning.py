@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from engine_texts import by_counts
 from every import every
 from numpy.typing import NDArray
-from plain_estimates import by_counts
 
 from agentspec import ConfigError, EngineConfig, Estimates, Trials, _core
 from agentspec.analysis.replay import Call

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draft_batches import make_batch
 from numpy.typing import NDArray
 
 torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
+
+from engine_texts import make_batch
 
 from agentspec import TreeBuffers, build_tree_arrays
 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging, VerifyTensors
