@@ -78,6 +78,7 @@ class Life:
         max_bytes = self.random.choice([1, 200, 1 << 20])
         entries = self.reader.read(0, max_bytes)
         assert len(entries) < 2 or sum(map(len, data(entries))) <= max_bytes
+        assert entries or not any(self.model.unread.values())
         for entry in entries:
             assert self.model.unread[entry.namespace].pop(0) == entry.data
 
