@@ -139,6 +139,19 @@ def test_a_wrong_profile_is_put_right(rows: int, claimed: StepCost) -> None:
     assert got >= 0.97 * best
 
 
+@pytest.mark.parametrize("promised", [None, 0.5])
+def test_it_comes_back_when_drafts_become_better(promised: float | None) -> None:
+    rng, cost = np.random.default_rng(1), StepCost(1e-7, 1e-3, 0.01)
+    controller = GoodputController(ControlConfig(), profile(cost))
+    # At first hardly any token is accepted; from step 2000 on nearly all are.
+    served = serve(
+        controller, cost, rng, steps=4000, rows=8, quality=lambda step: 0.02 if step < 2000 else 0.99, promised=promised
+    )
+    assert {plan.width for plan in served.plans[1500:2000] if plan.reason != "probe"} == {1}
+    widths = [plan.width for plan in served.plans[3400:]]
+    assert np.median(widths) == 8
+
+
 def test_costs_are_refined_and_described() -> None:
     controller = make_controller(ControlConfig(), profile())
     assert isinstance(controller.costs, OnlineCosts)
