@@ -152,7 +152,7 @@ class TreeArrays:
 
 
 class DraftBuffers:
-    """Memory that `Engine.draft()` reuses for each batch. The batches that it returns are views of this memory.
+    """Memory that `Engine.draft_followed()` reuses for each batch. The batches that it returns are views of this memory.
 
     A batch is valid until the next call that writes to the same buffers. Only one call at a time may write to them.
     """
@@ -178,16 +178,13 @@ class DraftBuffers:
         self.outcomes: NDArray[np.uint8] = np.zeros(max_rows, np.uint8)
         """[max_rows], values of `Outcome`. The first elements belong to the rows of the latest batch."""
         b = self._batch
-        self.lengths: NDArray[np.int64] = np.zeros(max_rows, np.int64)
-        """[max_rows], length of each row's text in tokens. `Engine.draft_rows()` writes the lengths and the rooms."""
         self.ends: NDArray[np.int64] = np.zeros(max_rows, np.int64)
-        """[max_rows], number of tokens in each row's KV cache. `Engine.draft_followed()` writes it."""
+        """[max_rows], number of tokens in each row's KV cache."""
         self.rooms: NDArray[np.int32] = np.zeros(max_rows, np.int32)
         """[max_rows], number of nodes that each row's limits allowed, its root not counted."""
         self.native = _core.DraftBuffers(
-            b.offsets, b.tokens, b.parents, b.estimates, b.sources, b.match_lens, b.scores, self.outcomes,
-            self.lengths, self.rooms,
-        )  # fmt: skip
+            b.offsets, b.tokens, b.parents, b.estimates, b.sources, b.match_lens, b.scores, self.outcomes, self.rooms
+        )
         """The native engine's view of these buffers."""
 
     def batch(self, rows: int, nodes: int) -> DraftBatch:

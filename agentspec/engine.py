@@ -134,7 +134,7 @@ class Engine:
             request_id: An id that no open request has.
             prompt: The whole prompt.
             namespace: Whose outputs it drafts from, and where its own output is kept.
-            max_length: Number of tokens that the text may grow to, prompt included; `draft_rows()` drafts nothing
+            max_length: Number of tokens that the text may grow to, prompt included; `draft_followed()` drafts nothing
                 beyond that. None means no limit.
             group: Requests of a namespace that name the same group are siblings. Those that name none are siblings if
                 their prompts are equal. See EngineConfig.max_siblings.
@@ -162,32 +162,20 @@ class Engine:
         """
         self._core.extend(request_id, _as_int32("tokens", tokens))
 
-    def draft(
-        self,
-        request_ids: Sequence[str],
-        *,
-        max_tokens: int | NDArray[np.int32] | None = None,
-        out: DraftBuffers | None = None,
-    ) -> DraftBatch:
+    def draft(self, request_ids: Sequence[str], *, max_tokens: int | NDArray[np.int32] | None = None) -> DraftBatch:
         """Drafts for a batch of requests, row i for request_ids[i], in one native call.
 
         Args:
             request_ids: Open requests; the same request may appear more than once.
             max_tokens: Maximum number of nodes drafted per row, one int for all rows or int32[b].
                 EngineConfig.max_draft_tokens applies as well. 0 drafts the root only.
-            out: Buffers to write to; the result is valid until the next call with the same buffers. None allocates
-                new memory.
 
         Raises:
-            ConfigError: `max_tokens` is negative, of the wrong type or of the wrong length; or `out` is too small for
-                the number of rows and nodes that `max_tokens` allows.
+            ConfigError: `max_tokens` is negative, of the wrong type or of the wrong length.
             UnknownRequestError: A request is not open.
         """
         ids = tuple(request_ids)
-        limits = _as_limits(max_tokens, len(ids))
-        if out is None:
-            return DraftBatch(*self._core.draft(ids, limits))
-        return out.batch(len(ids), self._core.draft_into(ids, limits, out.native))
+        return DraftBatch(*self._core.draft(ids, _as_limits(max_tokens, len(ids))))
 
     @property
     def native(self) -> _core.Engine:
@@ -202,17 +190,23 @@ class Engine:
         """
         return self._core.rows(tuple(request_ids))
 
-    def grow(self, rows: _core.Rows, accepted: NDArray[np.int64], lengths: NDArray[np.int64] | None = None) -> int:
-        """Appends the tokens that a step accepted to the texts of a batch, in one native call that releases the GIL.
+    def follow(
+        self,
+        rows: _core.Rows,
+        accepted: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        padding: NDArray[np.int64] | None = None,
+    ) -> int:
+        """Appends the tokens that a forward wrote to the texts that lack exactly these tokens, in one native call.
 
-        The estimates learn from these tokens in the next learn() or, without one, in the next grow().
+        The estimates learn from these tokens in the next learn() or, without one, in the next follow().
 
         Args:
-            rows: The b requests of the step.
+            rows: The b requests of the forward.
             accepted: int64[b, 1 + w]. Each row holds the number of accepted tokens, then the tokens themselves at the
                 front of the w places.
-            lengths: int64[b], expected length of each text in tokens before the call; a row whose text has another
-                length is not changed. None: all rows grow.
+            ends: int64[b], number of tokens in the KV cache after the forward. The last accepted token has no KV yet.
+            padding: int64[b], number of these tokens that are not in the text; None: all are.
 
         Returns:
             The number of rows that lost their index and are no longer drafted for, because memory is short or because
@@ -221,60 +215,29 @@ class Engine:
         Raises:
             ConfigError: The arrays do not have b rows.
         """
-        return self._core.grow(rows, accepted, lengths)
-
-    def follow(
-        self,
-        rows: _core.Rows,
-        accepted: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        padding: NDArray[np.int64] | None = None,
-    ) -> int:
-        """Appends the tokens that a forward wrote, like grow(), to the texts that lack exactly these tokens.
-
-        Args:
-            rows: The b requests of the forward.
-            accepted: int64[b, 1 + w], as in grow().
-            ends: int64[b], number of tokens in the KV cache after the forward. The last accepted token has no KV yet.
-            padding: int64[b], number of these tokens that are not in the text; None: all are.
-
-        Returns:
-            The number of rows that lost their index, as grow() does.
-
-        Raises:
-            ConfigError: The arrays do not have b rows.
-        """
         return self._core.follow(rows, accepted, ends, padding)
 
     def learn(self, rows: _core.Rows) -> None:
-        """Updates the estimates of the rows' namespaces with the tokens that grow() appended."""
+        """Updates the estimates of the rows' namespaces with the tokens that follow() appended."""
         self._core.learn(rows)
-
-    def draft_rows(
-        self, rows: _core.Rows, *, out: DraftBuffers, lengths: NDArray[np.int64] | None = None, max_tokens: int
-    ) -> DraftBatch:
-        """Drafts for the rows of a batch, as draft() does, in one native call that releases the GIL.
-
-        Args:
-            rows: The b requests of a step. A request that is not open gets only a root of token 0.
-            out: Buffers to write to, their outcomes, lengths and rooms included. The result is valid until the next
-                call with the same buffers.
-            lengths: int64[b], expected length of each text in tokens; a row whose text has another length gets its
-                root only. None: any length is accepted.
-            max_tokens: Maximum number of nodes per row, its root not counted. EngineConfig.max_draft_tokens and the
-                `max_length` of each request apply as well; the bonus token takes one of the places up to `max_length`.
-
-        Raises:
-            ConfigError: `max_tokens` is negative, `lengths` does not have b rows, or `out` is too small.
-        """
-        return out.batch(len(rows), self._core.draft_rows(rows, lengths, max_tokens, out.native))
 
     def draft_followed(
         self, rows: _core.Rows, *, out: DraftBuffers, padding: NDArray[np.int64] | None = None, max_tokens: int
     ) -> DraftBatch:
-        """Drafts like draft_rows(). A row whose text is not what follow() last reported gets its root only.
+        """Drafts for the rows of a batch, as draft() does, in one native call that releases the GIL.
 
-        The first b of `out.ends` are set to what was reported: the number of tokens in each row's KV cache, or -1.
+        Args:
+            rows: The b requests of a step. A request that is not open gets only a root of token 0; one whose text is not
+                what follow() last reported gets only its root.
+            out: Buffers to write to. The first b of their outcomes and rooms are set, and of their ends, to the numbers of
+                tokens in the KV cache that were reported, or -1. The result is valid until the next call with the same
+                buffers.
+            padding: int64[b], as in follow().
+            max_tokens: Maximum number of nodes per row, its root not counted. EngineConfig.max_draft_tokens and the
+                `max_length` of each request apply as well; the bonus token takes one of the places up to `max_length`.
+
+        Raises:
+            ConfigError: `max_tokens` is negative, `padding` does not have b rows, or `out` is too small.
         """
         nodes = self._core.draft_followed(rows, padding, max_tokens, out.native, out.ends[: len(rows)])
         return out.batch(len(rows), nodes)
@@ -393,22 +356,6 @@ class Engine:
         """Deletes everything kept for a namespace, its learnt estimates included, in one step; returns False if it had
         no outputs. Its open requests stay."""
         return self._core.erase_namespace(namespace)
-
-    def save(self, namespace: str, path: str | PathLike[str]) -> int:
-        """Writes a namespace's outputs as one sealed segment, replacing the file atomically; returns their number.
-
-        Raises:
-            SegmentError: The file cannot be written.
-        """
-        return self._core.save(namespace, fspath(path))
-
-    def load(self, namespace: str, path: str | PathLike[str]) -> int:
-        """Maps a file that save() wrote and adds its outputs as older than the namespace's own; returns their number.
-
-        Raises:
-            SegmentError: The file is missing, damaged, of a newer format or of another tokenizer.
-        """
-        return self._core.load(namespace, fspath(path))
 
     def snapshot(self, namespace: str) -> Snapshot:
         """Takes a consistent view of a namespace's finished outputs: its sealed segments, not copied, and the ids of
