@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from agentspec.analysis.corpus import Reading, build_corpus, read_documents, read_info
 from agentspec.analysis.replay.tokenizer import default_tokenizer_path, load_tokenizer
 from agentspec.cli import served_corpora
-from agentspec.cli.options import add_tokenizer
+from agentspec.cli.options import add_tokenizer, option, switch
 from agentspec.errors import ConfigError
 from agentspec.fingerprint import fingerprint
 
@@ -30,12 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     build.add_argument(
         "files", nargs="+", type=Path, metavar="PATH", help="a file, or a folder with all files below it"
     )
-    build.add_argument("--out", type=Path, required=True, metavar="FILE", help="the corpus to write")
+    option(build, "--out FILE", "the corpus to write", type=Path, required=True)
     add_tokenizer(build)
-    build.add_argument("--json", action="store_true", help="print the result as JSON")
+    switch(build, "--json", "print the result as JSON")
     info = actions.add_parser("info", help="check a corpus file and show its header")
     info.add_argument("file", type=Path, metavar="FILE")
-    info.add_argument("--json", action="store_true", help="print the header as JSON")
+    switch(info, "--json", "print the header as JSON")
     served_corpora.add_actions(actions)
 
 
