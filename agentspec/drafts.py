@@ -158,11 +158,8 @@ class DraftBuffers:
     """
 
     def __init__(self, max_rows: int, max_tokens: int) -> None:
-        """Makes room for `max_rows` rows of `max_tokens` drafted nodes, their roots not counted.
-
-        Raises:
-            ConfigError: A size is not an integer or is too small.
-        """
+        """Makes room for `max_rows` rows of `max_tokens` drafted nodes, their roots not counted. Raises ConfigError if
+        a size is not an integer or is too small."""
         self.max_rows = _size("max_rows", max_rows, 1)
         self.max_tokens = _size("max_tokens", max_tokens, 0)
         max_nodes = max_rows * (max_tokens + 1)
@@ -209,10 +206,7 @@ class TreeBuffers:
 
     def __init__(self, max_rows: int, max_width: int, allocate: Allocator = np.zeros) -> None:
         """Makes room for `max_rows` rows of `max_width` nodes in memory from `allocate`, for example pinned memory.
-
-        Raises:
-            ConfigError: A size is not an integer >= 1, or `allocate` returned an unsuitable array.
-        """
+        Raises ConfigError if a size is not an integer >= 1, or `allocate` returned an unsuitable array."""
         self.max_rows = _size("max_rows", max_rows, 1)
         self.max_width = _size("max_width", max_width, 1)
         words = _num_words(max_rows, max_width)

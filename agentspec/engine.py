@@ -345,11 +345,7 @@ class Engine:
 
     def expire(self, namespace: str, before: int) -> int:
         """Deletes a namespace's outputs that were finished before a time, in seconds since 1970, as delete_output()
-        does; returns the number deleted.
-
-        Raises:
-            ConfigError: `before` does not fit 64 bits.
-        """
+        does; returns the number deleted. Raises ConfigError if `before` does not fit 64 bits."""
         return self._core.expire(namespace, _as_time("before", before))
 
     def delete_namespace(self, namespace: str) -> bool:
@@ -418,10 +414,7 @@ class Engine:
 
     def trials(self, request_id: str, truth: TokenArray) -> Trials:
         """The continuations that the drafter weighs for a request whose next tokens are known, to fit estimates on.
-
-        Raises:
-            UnknownRequestError: The request is not open.
-        """
+        Raises UnknownRequestError if the request is not open."""
         return Trials(*self._core.trials(request_id, _as_int32("truth", truth)))
 
     def stats(self) -> EngineStats:

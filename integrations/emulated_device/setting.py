@@ -69,21 +69,15 @@ def arguments(model: str, rest: Sequence[str]) -> list[str]:
 
 
 def chosen() -> StepTimes | None:
-    """The step times that the environment requests; None if it requests no emulation.
-
-    Raises:
-        ConfigError: The step times cannot be read.
-    """
+    """The step times that the environment requests; None if it requests no emulation. Raises ConfigError if the step
+    times cannot be read."""
     name = os.environ.get(VARIABLE)
     return StepTimes.load(name) if name else None
 
 
 def made_clock() -> Clock:
-    """The clock that the environment requests, for this thread.
-
-    Raises:
-        ConfigError: There is no clock of that name, or the system does not support it.
-    """
+    """The clock that the environment requests, for this thread. Raises ConfigError if there is no clock of that name,
+    or the system does not support it."""
     name = os.environ.get(CLOCK_VARIABLE) or "wall"
     if name not in ("wall", "thread"):
         raise ConfigError(f"{CLOCK_VARIABLE} must be wall or thread, got {name!r}")
@@ -91,11 +85,8 @@ def made_clock() -> Clock:
 
 
 def trace_path() -> Path | None:
-    """The file that the environment requests for the Chrome trace; None if it requests none.
-
-    Raises:
-        ConfigError: The file's folder does not exist.
-    """
+    """The file that the environment requests for the Chrome trace; None if it requests none. Raises ConfigError if the
+    file's folder does not exist."""
     name = os.environ.get(TRACE_VARIABLE)
     if not name:
         return None

@@ -412,11 +412,8 @@ def full_mask_by_default() -> bool:
 
 
 def wants_full_mask(backend: object) -> bool:
-    """Whether the tree mask of an attention backend covers the prefix too.
-
-    Raises:
-        UnsupportedError: The attention backend needs another layout of the mask.
-    """
+    """Whether the tree mask of an attention backend covers the prefix too. Raises UnsupportedError if the attention
+    backend needs another layout of the mask."""
     mode = getattr(getattr(backend, "verify_mask", None), "mode", None)
     if mode is None:
         return full_mask_by_default()

@@ -108,10 +108,8 @@ class Measurements(BaseModel):
 class Settings(Measurements):
     """What an operator may choose. A field's docstring is its help.
 
-    Every field is an environment variable and a key of the settings file. The fields in FLAGS are also flags.
-
-    Raises:
-        ConfigError: A name is unknown, or a value has the wrong type or is out of range.
+    Every field is an environment variable and a key of the settings file. The fields in FLAGS are also flags. Raises
+    ConfigError if a name is unknown, or a value has the wrong type or is out of range.
     """
 
     mode: Literal["auto", "tree", "chain"] = "auto"

@@ -119,11 +119,8 @@ def opened(args: argparse.Namespace, *, create: bool = False) -> Iterator[OpenSt
 
 
 def chosen_namespace(args: argparse.Namespace) -> str | None:
-    """The namespace that --tenant or --namespace names; None where neither is given, which means all namespaces.
-
-    Raises:
-        ConfigError: A key cannot be read, or --namespace is not a namespace.
-    """
+    """The namespace that --tenant or --namespace names; None where neither is given, which means all namespaces. Raises
+    ConfigError if a key cannot be read, or --namespace is not a namespace."""
     if args.tenant is not None:
         return namespace_id(args.tenant, read_key(args.namespace_key_file, NAMESPACE_KEY_VARIABLE))
     if args.namespace is not None and not _NAMESPACE.fullmatch(args.namespace):

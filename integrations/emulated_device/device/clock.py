@@ -130,10 +130,7 @@ class Clock:
 
 def undisturbed() -> Callable[[], float]:
     """A clock that leaves out the time in which this thread was ready to run but had no core, as reported by Linux.
-
-    Raises:
-        ConfigError: The system does not report this time.
-    """
+    Raises ConfigError if the system does not report this time."""
     path = Path("/proc/thread-self/schedstat")
     try:
         # The file is opened once and keeps describing the thread that opened it.

@@ -30,11 +30,8 @@ Seconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 @checked(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class ForwardTime:
-    """The coefficients of the time of a forward pass, in seconds; see the module for the formula.
-
-    Raises:
-        ValueError: A coefficient is negative or not finite, or all are zero.
-    """
+    """The coefficients of the time of a forward pass, in seconds; see the module for the formula. Raises ValueError if
+    a coefficient is negative or not finite, or all are zero."""
 
     fixed: Seconds = 0.0
     """The time of every pass in addition to bytes and operations."""

@@ -59,10 +59,8 @@ _BITS = (1 << 31) - 1
 def acceptance_for(accept_length: float, steps: int) -> float:
     """The probability p with which chains of `steps` tokens reach the accept length 1 + p + p^2 + ... + p^steps.
 
-    Each drafted token is right with probability p, given that those before it are accepted.
-
-    Raises:
-        ValueError: Chains of `steps` tokens cannot reach this accept length.
+    Each drafted token is right with probability p, given that those before it are accepted. Raises ValueError if chains
+    of `steps` tokens cannot reach this accept length.
     """
     if not 1.0 <= accept_length <= steps + 1:
         raise ValueError(f"an accept length with chains of {steps} is between 1 and {steps + 1}, got {accept_length}")
@@ -98,11 +96,7 @@ class Acceptance:
 
     @staticmethod
     def parse(text: str) -> Acceptance:
-        """What str() wrote: `0.8`, or `2000:0.6,4000:0.5`.
-
-        Raises:
-            ValueError: The text has another form.
-        """
+        """What str() wrote: `0.8`, or `2000:0.6,4000:0.5`. Raises ValueError if the text has another form."""
         if ":" not in text:
             return Acceptance.everywhere(float(text))
         points = [point.split(":") for point in text.split(",")]

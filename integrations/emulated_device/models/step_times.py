@@ -53,11 +53,8 @@ DRAFT_VOCABULARY = 32000
 
 @checked(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class StepTimes:
-    """Seconds of all work of an emulated device, and of the launches of its host.
-
-    Raises:
-        ValueError: A value has the wrong type or is negative.
-    """
+    """Seconds of all work of an emulated device, and of the launches of its host. Raises ValueError if a value has the
+    wrong type or is negative."""
 
     name: Annotated[str, Field(min_length=1)]
     """The name of the model and its device, for reports."""
@@ -148,11 +145,8 @@ class StepTimes:
 
     @staticmethod
     def load(name_or_path: str | Path) -> StepTimes:
-        """The step times of this name in DEVICES, or of a JSON file.
-
-        Raises:
-            ConfigError: There is no such name and no such file, or the file holds no valid step times.
-        """
+        """The step times of this name in DEVICES, or of a JSON file. Raises ConfigError if there is no such name and no
+        such file, or the file holds no valid step times."""
         known = DEVICES.get(str(name_or_path))
         if known is not None:
             return known

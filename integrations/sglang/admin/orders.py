@@ -65,10 +65,7 @@ def chosen_namespace(body: object) -> JsonObject:
 
 def file_below(folder: str, name: object) -> Path:
     """The path of a file on the server's machine that a client named. Links are resolved before its place is checked.
-
-    Raises:
-        ManagementError: No folder is allowed, the file is not below the folder, or it does not exist.
-    """
+    Raises ManagementError if no folder is allowed, the file is not below the folder, or it does not exist."""
     if not folder:
         raise ManagementError(
             f"files of the server's machine are not read: start it with {_FOLDER_VARIABLE}, or send the documents", 403

@@ -129,11 +129,8 @@ class AcceptanceHead(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path, hidden_size: int) -> AcceptanceHead:
-        """Loads the head that `save` wrote into a draft model's folder, in float32 and for inference only.
-
-        Raises:
-            ConfigError: A file is missing or unreadable, or the head is for draft models of another hidden size.
-        """
+        """Loads the head that `save` wrote into a draft model's folder, in float32 and for inference only. Raises
+        ConfigError if a file is missing or unreadable, or the head is for draft models of another hidden size."""
         folder = Path(folder)
         config = _read_config(folder / CONFIG_FILE)
         if config.hidden_size != hidden_size:

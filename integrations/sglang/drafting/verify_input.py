@@ -81,11 +81,8 @@ class VerifyStaging:
     def build(self, drafts: DraftBatch, width: int, num_drafted: NDArray[np.int32] | None = None) -> TreeArrays:
         """Builds the trees of step N, padded to `width`. They are valid until step N + 3 is built.
 
-        Row i keeps its best num_drafted[i] nodes, its root not counted; None keeps all.
-
-        Raises:
-            ConfigError: A row should keep more nodes than `width` or than it has, `width` exceeds `max_width`, or a row
-                is not a tree.
+        Row i keeps its best num_drafted[i] nodes, its root not counted; None keeps all. Raises ConfigError if a row
+        should keep more nodes than `width` or than it has, `width` exceeds `max_width`, or a row is not a tree.
         """
         part = self._next()
         part.arrays = build_tree_arrays(drafts, width, part.buffers, num_drafted=num_drafted)

@@ -95,12 +95,9 @@ class ReplayFront:
             self._attach(sampling_params, answer, "matched")
 
     def before_validation(self, obj: GenerateReqInput, input_ids: Sequence[int] | None, is_starting: bool) -> None:
-        """Adds the answer to a request unless match_chat did.
-
-        Raises:
-            ValueError: There is no answer and the setting requires one, the request brings an invalid answer, or a
-                token of the prompt is outside of the vocabulary, which would crash a server.
-        """
+        """Adds the answer to a request unless match_chat did. Raises ValueError if there is no answer and the setting
+        requires one, the request brings an invalid answer, or a token of the prompt is outside of the vocabulary, which
+        would crash a server."""
         if input_ids is not None and len(input_ids):
             last = max(input_ids)
             if last >= self._vocab_size or min(input_ids) < 0:
