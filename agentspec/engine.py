@@ -131,8 +131,6 @@ class Engine:
         """Starts a request with its prompt, which has at least one token.
 
         Args:
-            request_id: An id that no open request has.
-            prompt: The whole prompt.
             namespace: Whose outputs it drafts from, and where its own output is kept.
             max_length: Number of tokens that the text may grow to, prompt included; `draft_followed()` drafts nothing
                 beyond that. None means no limit.
@@ -246,7 +244,6 @@ class Engine:
         """Appends the tokens of an output that the request's text lacks. follow() cannot append any of them meanwhile.
 
         Args:
-            request_id: An open request.
             output: All tokens of the output so far.
 
         Raises:
@@ -259,7 +256,6 @@ class Engine:
         """Ends a request.
 
         Args:
-            request_id: An open request.
             keep: Add the output, which is everything passed to extend(), to the global index of the request's
                 namespace. An empty output adds nothing. The request's own index is kept for the conversation's next
                 turn.
@@ -284,7 +280,6 @@ class Engine:
         """Adds a finished output from elsewhere to a namespace, as its latest one, like close() does.
 
         Args:
-            namespace: The namespace to add to.
             output_id: The id that close() returned for the output. An output that is present already is added again.
             tokens: The prompt tail, then the output. At most EngineConfig.prompt_tail tokens of the tail are kept.
             num_prompt_tail: Number of leading tokens that belong to the prompt tail.
@@ -369,7 +364,6 @@ class Engine:
         """Adds copies of sealed segments to a namespace, as older than the outputs it has. It adds all of them or none.
 
         Args:
-            namespace: The namespace to add to.
             blobs: The segments' bytes as in SealedSegment.blob, oldest first.
             known: Ids of outputs to leave out. An output that appears twice is added once.
 

@@ -86,10 +86,8 @@ def record_acceptance(
     learnt fewer.
 
     Args:
-        name: Name of the result.
         calls: Calls in the order in which they were sent.
         config: The engine's configuration. A place has at most max_draft_tokens drafted nodes. None: the defaults.
-        warm: Calls that were answered before.
         on_call: Called with the number of finished calls.
     """
     engine = Engine(config or EngineConfig())

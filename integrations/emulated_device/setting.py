@@ -31,10 +31,7 @@ _TOKENS, _HOLLOW_TOKENS = 262_144, 2_000_000
 
 def environment(name_or_path: str, variables: Mapping[str, str]) -> dict[str, str]:
     """Variables to add to a server's environment, so that SGLang finds the plugin in each of its processes.
-
-    Args:
-        name_or_path: A device or a file of step times.
-        variables: Other variables to add. Their PYTHONPATH is extended.
+    `name_or_path`: A device or a file of step times. `variables`: other variables to add. Their PYTHONPATH is extended.
 
     Raises:
         ConfigError: There is no such device and no such file.
@@ -54,11 +51,8 @@ def environment(name_or_path: str, variables: Mapping[str, str]) -> dict[str, st
 
 
 def arguments(model: str, rest: Sequence[str]) -> list[str]:
-    """Arguments of SGLang that an emulated server needs and `rest` does not have.
-
-    Args:
-        model: The folder of the model. Where it holds no weights, none are loaded.
-    """
+    """Arguments of SGLang that an emulated server needs and `rest` does not have. `model`: the folder of the model.
+    Where it holds no weights, none are loaded."""
     given = {argument.partition("=")[0] for argument in rest}
     folder = Path(model)
     hollow = folder.is_dir() and not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin"))

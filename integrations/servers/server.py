@@ -102,7 +102,6 @@ class Server(RunningServer):
         model: folder of the model, or a name for SGLang to find.
         algorithm: value of --speculative-algorithm; "none" for plain decoding.
         log: file that gets what the server prints.
-        arguments: further arguments for SGLang.
         environment: variables over those of this process.
         python: the interpreter that runs the server, where its environment is not that of this process.
         emulate: the device that the server emulates, or a file of step times; None: it computes.
@@ -282,10 +281,8 @@ def _read(request: urllib.request.Request, timeout: float) -> Any:
 
 
 def free_port(above: int = 0) -> int:
-    """A port of 127.0.0.1 on which nobody listens now.
-
-    Args:
-        above: Offset of a second port that the server binds too and that must be free; 0 means there is none.
+    """A port of 127.0.0.1 on which nobody listens now. `above`: offset of a second port that the server binds too and
+    that must be free; 0 means there is none.
 
     Raises:
         ServerError: No free port was found.

@@ -247,7 +247,6 @@ class Settings(Measurements):
         """The engine's configuration.
 
         Args:
-            vocab_size: The served model's.
             max_draft_tokens: The most drafted tokens of a row.
             trees: Whether the attention backend can verify trees.
             tokenizer: The identity of the served model's tokenizer.

@@ -309,11 +309,8 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sca
     """Softmax attention.
 
     The query heads that share a key-value head are laid beside each other as more queries of that head, which spares
-    repeating the keys and values.
-
-    Args:
-        query: [B, n, H, K]; keys: [B, width, G, K]; values: [B, width, G, V]; mask: float32 [B, 1, n * H / G, width],
-            added to the scores, or None.
+    repeating the keys and values. `query`: [B, n, H, K]; keys: [B, width, G, K]; values: [B, width, G, V]; mask:
+    float32 [B, 1, n * H / G, width], added to the scores, or None.
 
     Returns:
         [B, n, H, V], float32.

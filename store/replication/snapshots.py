@@ -47,10 +47,8 @@ def write_snapshot(
     anew: bool = False,
 ) -> int:
     """Updates a namespace's snapshot to the segments that the engine has sealed. Writes only missing segments.
-
-    Args:
-        covered: Returns the position up to which the log is covered, given the ids of outputs outside sealed segments.
-        anew: Write the manifest even if its segments are the same, because its position may be of an earlier log.
+    `covered`: returns the position up to which the log is covered, given the ids of outputs outside sealed segments.
+    `anew`: write the manifest even if its segments are the same, because its position may be of an earlier log.
 
     Returns:
         Bytes of the segments written; 0 if there was nothing new.

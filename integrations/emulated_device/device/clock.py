@@ -79,11 +79,8 @@ class Clock:
         return self._depth > 0
 
     def stop(self, since: float | None = None) -> None:
-        """Stops the clock until start(); calls may be nested.
-
-        Args:
-            since: An earlier reading of `wall`, from which on time is excluded; None: now.
-        """
+        """Stops the clock until start(); calls may be nested. `since`: an earlier reading of `wall`, from which on time
+        is excluded; None: now."""
         if not self._depth:
             self._left_out_since = self.wall() if since is None else since
             self._frozen_at = self._left_out_since - self.excluded + self.charged

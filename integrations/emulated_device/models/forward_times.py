@@ -89,11 +89,8 @@ class ModelShape:
         return 2 * self.kv_width * self.num_hidden_layers * _BYTES
 
     def layer_parameters(self, input_width: int | None = None) -> int:
-        """The number of parameters in the matrices of one layer.
-
-        Args:
-            input_width: The width of the input of the query, key and value projections; None: the hidden size.
-        """
+        """The number of parameters in the matrices of one layer. `input_width`: the width of the input of the query,
+        key and value projections; None: the hidden size."""
         width = input_width or self.hidden_size
         attention = width * (self.hidden_size + 2 * self.kv_width) + self.hidden_size * self.hidden_size
         return attention + 3 * self.hidden_size * self.intermediate_size
@@ -156,12 +153,8 @@ def head_extend_time(shape: ModelShape, device: Accelerator, draft_vocabulary: i
 
 
 def _time(shape: ModelShape, device: Accelerator, layers: int, read: int, multiplied: int) -> ForwardTime:
-    """The time of a pass through `layers` layers.
-
-    Args:
-        read: The number of parameters that are read once.
-        multiplied: The number of parameters that every token is multiplied with.
-    """
+    """The time of a pass through `layers` layers. `read`: the number of parameters that are read once. `multiplied`:
+    the number of parameters that every token is multiplied with."""
     kv_bytes = 2 * shape.kv_width * layers * _BYTES
     # For every head, the scores and their products with values take one multiplication and one addition per element.
     pair = 4 * shape.num_attention_heads * shape.head_dim * layers

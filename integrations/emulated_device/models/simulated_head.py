@@ -163,12 +163,9 @@ class SimulatedHead:
         """Length of the chains -> int64 [length], the place of each token behind the first one, and behind the root."""
 
     def rewritten(self, drafts: Any, batch: Any) -> Any:
-        """Replaces a step's drafts in place by those of a trained head, and returns them.
-
-        Args:
-            drafts: SGLang's verify input, or the result of agentspec's drafting loop. All drafts are chains.
-            batch: SGLang's `ScheduleBatch`, whose requests bring their answers.
-        """
+        """Replaces a step's drafts in place by those of a trained head, and returns them. `drafts`: SGLang's verify
+        input, or the result of agentspec's drafting loop. All drafts are chains. `batch`: SGLang's `ScheduleBatch`,
+        whose requests bring their answers."""
         if not batch.reqs:
             return drafts
         self._take_in(batch)

@@ -17,11 +17,8 @@ HEAD_FIELDS = ("name", "all", "tenants", "namespaces")
 
 
 def corpus_head(body: object, *more: str) -> JsonObject:
-    """The name of a corpus and who may draft from it, as the desk expects them.
-
-    Args:
-        body: The request's parsed JSON.
-        more: Further fields that it may have.
+    """The name of a corpus and who may draft from it, as the desk expects them. `body`: the request's parsed JSON.
+    `more`: further fields that it may have.
 
     Raises:
         ManagementError: It has unknown fields or wrong values.

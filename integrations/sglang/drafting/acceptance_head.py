@@ -116,11 +116,8 @@ class AcceptanceHead(nn.Module):
         """The acceptance probabilities, [n, topk], of candidates: calibrated, and as the head was trained on.
 
         The likeliest candidate gets the probability of its state, and the others keep their ratio to it. The stopping
-        rule compares the latter ones, because its threshold was found with them.
-
-        Args:
-            hidden: [n, hidden_size], the draft model's states.
-            topk_p: [n, topk], its probabilities of the candidates, the likeliest first.
+        rule compares the latter ones, because its threshold was found with them. `hidden`: [n, hidden_size], the draft
+        model's states. `topk_p`: [n, topk], its probabilities of the candidates, the likeliest first.
         """
         logits = self.logits(hidden)
         ratios = topk_p / topk_p[:, :1].clamp_min(1e-9)

@@ -100,11 +100,8 @@ class RowStops:
         self._going = torch.empty(0)
 
     def after_first(self, scores: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
-        """Takes the candidates behind the roots, which are always drafted.
-
-        Args:
-            scores: float[b, 1, topk], their estimates.
-            probabilities: float[b, topk], their probabilities as the head was trained on.
+        """Takes the candidates behind the roots, which are always drafted. `scores`: float[b, 1, topk], their
+        estimates. `probabilities`: float[b, topk], their probabilities as the head was trained on.
 
         Returns:
             The estimates.

@@ -61,11 +61,8 @@ class VerifyStaging:
         """Sets what all steps have in common.
 
         Args:
-            max_rows: The most rows of a step.
-            max_width: The most nodes of a row.
             max_position: The last position that the model knows. Nodes past it can only be padding and are clamped.
             full_mask: Whether the mask covers the prefix too (CUDA backends) or only the draft (CPU).
-            device: The device that runs the model.
             unites: Whether unite() will be called. It needs memory of its own.
         """
         self._max_width = max_width
@@ -132,11 +129,8 @@ class VerifyStaging:
         part.record()
 
     def unite(self, model: ModelTensors, limits: UnionLimits) -> torch.Tensor:
-        """Lets the device make the trees to verify of the suffix drafts that were copied last. laid_out() completes them.
-
-        Args:
-            model: The draft model's trees of the same rows.
-            limits: What bounds the united trees.
+        """Lets the device make the trees to verify of the suffix drafts that were copied last. laid_out() completes
+        them. `model`: the draft model's trees of the same rows.
 
         Returns:
             A report of what the trees hold, which tree_union.unpack() reads on the host.

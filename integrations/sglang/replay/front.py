@@ -76,11 +76,7 @@ class ReplayFront:
 
     def match_chat(self, sampling_params: dict[str, Any], messages: Sequence[Mapping[str, Any]]) -> None:
         """Adds the recorded answer of a chat to its sampling parameters. Without one, before_validation decides.
-
-        Args:
-            sampling_params: Changed in place.
-            messages: As the client sent them.
-        """
+        `sampling_params`: changed in place. `messages`: as the client sent them."""
         if self._replay == REQUESTS or WIRE_KEY in (sampling_params.get("custom_params") or {}):
             return
         try:

@@ -58,12 +58,8 @@ class NativeDrafter:
         return number <= len(cache)
 
     def texts(self, req_pool_indices: Tensor, lens: Sequence[int]) -> list[NDArray[np.int32]]:
-        """The slots of each row's first tokens in the cache.
-
-        Args:
-            req_pool_indices: Integer [b].
-            lens: How many tokens of each row.
-        """
+        """The slots of each row's first tokens in the cache. `req_pool_indices`: integer [b]. `lens`: how many tokens
+        of each row."""
         table = self._worker.draft_runner.req_to_token_pool.req_to_token.numpy()
         return [table[row, :size] for row, size in zip(req_pool_indices.tolist(), lens, strict=True)]
 
