@@ -18,12 +18,9 @@ from agentspec.integrations.sglang_cpu.drafter.eligibility import has_plain_cach
 from agentspec.integrations.sglang_cpu.drafter.model import native_llama
 
 _WEIGHT_CHANGES = (
-    "update_weights_from_disk",
-    "update_weights_from_distributed",
-    "load_weights_from_distributed",
-    "update_weights_from_tensor",
-    "update_weights_from_ipc",
-)
+    "update_weights_from_disk", "update_weights_from_distributed", "load_weights_from_distributed",
+    "update_weights_from_tensor", "update_weights_from_ipc",
+)  # fmt: skip
 """Methods of SGLang's `WeightUpdater`, of any release, that write to weights."""
 
 # Number of times that weights of any model in this process were written.
