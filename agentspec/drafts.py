@@ -245,7 +245,9 @@ def _num_words(rows: int, width: int) -> int:
 def build_tree_arrays(
     batch: DraftBatch, width: int, out: TreeBuffers | None = None, *, num_drafted: NDArray[np.int32] | None = None
 ) -> TreeArrays:
-    """Pads each row of the batch to `width` nodes, in one native call that releases the GIL.
+    """Pads each row of the batch to `width` nodes, in one native call that releases the GIL. Raises ConfigError if a
+    row takes more nodes than `width` or than it has, its nodes are not a tree in topological order, or `out` is too
+    small. `out` is then unchanged.
 
     Args:
         batch: Trees in topological order.
@@ -253,10 +255,6 @@ def build_tree_arrays(
         num_drafted: int32[b], number of best nodes to take from each row, its root not counted. None takes all.
         out: Buffers to write to; the result is valid until the next call with the same buffers. None allocates new
             memory.
-
-    Raises:
-        ConfigError: A row takes more nodes than `width` or than it has, its nodes are not a tree in topological order,
-            or `out` is too small. `out` is then unchanged.
     """
     if not isinstance(width, int) or isinstance(width, bool) or width < 1:
         raise ConfigError(f"width must be an integer >= 1, got {width!r}; each row has its root at least")

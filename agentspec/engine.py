@@ -152,12 +152,8 @@ class Engine:
         self._core.open(request_id, tokens, namespace, max_length, group, shown, predicted)
 
     def extend(self, request_id: str, tokens: TokenArray) -> None:
-        """Appends output tokens to a request. `tokens` may be empty.
-
-        Raises:
-            TokenError: `tokens` is not a 1-D array of integers, or has an id outside the vocabulary.
-            UnknownRequestError: The request is not open.
-        """
+        """Appends output tokens to a request. `tokens` may be empty. Raises TokenError if `tokens` is not a 1-D array
+        of integers, or has an id outside the vocabulary; UnknownRequestError if the request is not open."""
         self._core.extend(request_id, _as_int32("tokens", tokens))
 
     def draft(self, request_ids: Sequence[str], *, max_tokens: int | NDArray[np.int32] | None = None) -> DraftBatch:
@@ -197,7 +193,8 @@ class Engine:
     ) -> int:
         """Appends the tokens that a forward wrote to the texts that lack exactly these tokens, in one native call.
 
-        The estimates learn from these tokens in the next learn() or, without one, in the next follow().
+        The estimates learn from these tokens in the next learn() or, without one, in the next follow(). Raises
+        ConfigError if the arrays do not have b rows.
 
         Args:
             rows: The b requests of the forward.
@@ -209,9 +206,6 @@ class Engine:
         Returns:
             The number of rows that lost their index and are no longer drafted for, because memory is short or because
             they have a token outside the vocabulary.
-
-        Raises:
-            ConfigError: The arrays do not have b rows.
         """
         return self._core.follow(rows, accepted, ends, padding)
 
@@ -222,7 +216,8 @@ class Engine:
     def draft_followed(
         self, rows: _core.Rows, *, out: DraftBuffers, padding: NDArray[np.int64] | None = None, max_tokens: int
     ) -> DraftBatch:
-        """Drafts for the rows of a batch, as draft() does, in one native call that releases the GIL.
+        """Drafts for the rows of a batch, as draft() does, in one native call that releases the GIL. Raises ConfigError
+        if `max_tokens` is negative, `padding` does not have b rows, or `out` is too small.
 
         Args:
             rows: The b requests of a step. A request that is not open gets only a root of token 0; one whose text is not
@@ -233,9 +228,6 @@ class Engine:
             padding: int64[b], as in follow().
             max_tokens: Maximum number of nodes per row, its root not counted. EngineConfig.max_draft_tokens and the
                 `max_length` of each request apply as well; the bonus token takes one of the places up to `max_length`.
-
-        Raises:
-            ConfigError: `max_tokens` is negative, `padding` does not have b rows, or `out` is too small.
         """
         nodes = self._core.draft_followed(rows, padding, max_tokens, out.native, out.ends[: len(rows)])
         return out.batch(len(rows), nodes)
@@ -362,13 +354,11 @@ class Engine:
         known: Collection[int] | NDArray[np.uint64] = (),
     ) -> NDArray[np.uint64]:
         """Adds copies of sealed segments to a namespace, as older than the outputs it has. It adds all of them or none.
+        Returns [n], the ids of the added outputs, oldest first.
 
         Args:
             blobs: The segments' bytes as in SealedSegment.blob, oldest first.
             known: Ids of outputs to leave out. An output that appears twice is added once.
-
-        Returns:
-            [n], the ids of the added outputs, oldest first.
 
         Raises:
             ConfigError: A blob does not consist of bytes, or `known` holds a value that is not an id.
@@ -379,11 +369,9 @@ class Engine:
     def attach_corpus(self, path: str | PathLike[str], namespaces: Sequence[str] = ()) -> None:
         """Lets namespaces draft from a corpus that `agentspec corpus` built; all of them if none are named.
 
-        A file that is attached already is read again, and the namespaces named now replace the earlier ones.
-
-        Raises:
-            ConfigError: The engine's rule drafts from no corpus, or `namespaces` is a string.
-            SegmentError: The file is missing, damaged, of a newer format, of another tokenizer, or not a corpus.
+        A file that is attached already is read again, and the namespaces named now replace the earlier ones. Raises
+        ConfigError if the engine's rule drafts from no corpus, or `namespaces` is a string; SegmentError if the file is
+        missing, damaged, of a newer format, of another tokenizer, or not a corpus.
         """
         if self.config.rule != "calibrated":
             raise ConfigError(

@@ -32,10 +32,7 @@ _TOKENS, _HOLLOW_TOKENS = 262_144, 2_000_000
 def environment(name_or_path: str, variables: Mapping[str, str]) -> dict[str, str]:
     """Variables to add to a server's environment, so that SGLang finds the plugin in each of its processes.
     `name_or_path`: A device or a file of step times. `variables`: other variables to add. Their PYTHONPATH is extended.
-
-    Raises:
-        ConfigError: There is no such device and no such file.
-    """
+    Raises ConfigError if there is no such device and no such file."""
     known = StepTimes.load(name_or_path)
     path = Path(name_or_path)
     paths = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(_SITE)]

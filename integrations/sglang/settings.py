@@ -244,15 +244,12 @@ class Settings(Measurements):
     def engine_config(
         self, *, vocab_size: int | None, max_draft_tokens: int, trees: bool, tokenizer: str = ""
     ) -> EngineConfig:
-        """The engine's configuration.
+        """The engine's configuration. Raises ConfigError if the mode is tree, and trees cannot be verified.
 
         Args:
             max_draft_tokens: The most drafted tokens of a row.
             trees: Whether the attention backend can verify trees.
             tokenizer: The identity of the served model's tokenizer.
-
-        Raises:
-            ConfigError: The mode is tree, and trees cannot be verified.
         """
         if self.mode == "tree" and not trees:
             raise ConfigError(

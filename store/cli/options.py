@@ -104,12 +104,8 @@ def target(args: argparse.Namespace) -> Target:
 
 @contextmanager
 def opened(args: argparse.Namespace, *, create: bool = False) -> Iterator[OpenStore]:
-    """The store of the scope that the options name.
-
-    Raises:
-        ConfigError: No scope or more than one fits the options, or a key cannot be read.
-        StoreError: The store cannot be opened.
-    """
+    """The store of the scope that the options name. Raises ConfigError if no scope or more than one fits the options,
+    or a key cannot be read; StoreError if the store cannot be opened."""
     place = target(args)
     key = read_key(args.key_file, STORE_KEY_VARIABLE)
     scope = _scope(args, place, create)

@@ -18,11 +18,7 @@ HEAD_FIELDS = ("name", "all", "tenants", "namespaces")
 
 def corpus_head(body: object, *more: str) -> JsonObject:
     """The name of a corpus and who may draft from it, as the desk expects them. `body`: the request's parsed JSON.
-    `more`: further fields that it may have.
-
-    Raises:
-        ManagementError: It has unknown fields or wrong values.
-    """
+    `more`: further fields that it may have. Raises ManagementError if it has unknown fields or wrong values."""
     if not isinstance(body, dict):
         raise ManagementError(f"a request for a corpus must be a JSON object, got {_kind(body)}")
     _known(body, (*HEAD_FIELDS, *more))

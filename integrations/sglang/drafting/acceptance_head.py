@@ -155,15 +155,13 @@ class AcceptanceHead(nn.Module):
 
 
 def find_acceptance_head(chosen: str, draft_model_path: str, draft_runner: ModelRunner) -> AcceptanceHead | None:
-    """The head that a server's settings name, on the draft model's device; None if there is none.
+    """The head that a server's settings name, on the draft model's device; None if there is none. Raises ConfigError if
+    the head cannot be read, or is for another draft model.
 
     Args:
         chosen: A folder, "auto" for the draft model's own head if it has one, or "none".
         draft_model_path: The folder of the draft model.
         draft_runner: SGLang's runner of the draft model.
-
-    Raises:
-        ConfigError: The head cannot be read, or is for another draft model.
     """
     folder = Path(draft_model_path if chosen == "auto" else chosen)
     if chosen == "none" or (chosen == "auto" and not (folder / WEIGHTS_FILE).is_file()):

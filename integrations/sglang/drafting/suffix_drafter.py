@@ -90,11 +90,7 @@ class SuffixDrafter:
     def __init__(self, server_args: ServerArgs, model_config: ModelConfig, *, drafts_here: bool, ragged: bool) -> None:
         """Opens the engine, its corpora and the store, with the settings that the launcher resolved. `drafts_here`:
         whether this process drafts. If not, it receives the drafts of the first rank. `ragged`: whether rows are
-        verified without padding.
-
-        Raises:
-            ConfigError: A file or the store cannot be used.
-        """
+        verified without padding. Raises ConfigError if a file or the store cannot be used."""
         settings = self.settings = resolve_for_process(arguments.marked_settings(server_args))
         max_width = self.max_width = arguments.verify_width(server_args)
         """The most nodes of a row, its root included."""
@@ -356,12 +352,8 @@ class SuffixDrafter:
 
     def begin(self, requests: list[Req]) -> tuple[Rows, NDArray[np.int64] | None]:
         """Does everything for a step that does not depend on the accepted tokens. `requests`: SGLang's `Req`, one for
-        each of b rows.
-
-        Returns:
-            The engine's rows, and the number of tokens in each row's KV cache that are not in its text, int64[b], or None
-            if all are.
-        """
+        each of b rows. Returns the engine's rows, and the number of tokens in each row's KV cache that are not in its
+        text, int64[b], or None if all are."""
         self.guarded(self._book.reap, requests)
         if self._astray:
             self._call_back()

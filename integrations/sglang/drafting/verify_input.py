@@ -130,11 +130,8 @@ class VerifyStaging:
 
     def unite(self, model: ModelTensors, limits: UnionLimits) -> torch.Tensor:
         """Lets the device make the trees to verify of the suffix drafts that were copied last. laid_out() completes
-        them. `model`: the draft model's trees of the same rows.
-
-        Returns:
-            A report of what the trees hold, which tree_union.unpack() reads on the host.
-        """
+        them. `model`: the draft model's trees of the same rows. Returns a report of what the trees hold, which
+        tree_union.unpack() reads on the host."""
         part = self._part
         rows = len(model.chosen)
         nodes = rows * limits.width

@@ -42,7 +42,8 @@ class ReplayFront:
     def __init__(
         self, replay: str, unmatched: str, tokenizer: Tokenizer | None, end: int | None, vocab_size: int
     ) -> None:
-        """Reads the recordings.
+        """Reads the recordings. Raises ConfigError if there is no recorded answer, no token that ends one, or no
+        tokenizer for texts.
 
         Args:
             replay: `requests`, or paths separated by colons.
@@ -50,9 +51,6 @@ class ReplayFront:
             tokenizer: The served model's; None if the server has none and answers can only be ids.
             end: The token that ends an answer.
             vocab_size: Token ids must be in [0, vocab_size).
-
-        Raises:
-            ConfigError: There is no recorded answer, no token that ends one, or no tokenizer for texts.
         """
         if end is None:
             raise ConfigError(
