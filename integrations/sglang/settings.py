@@ -233,7 +233,6 @@ class Settings(Measurements):
 
     @property
     def draft_model_pause(self) -> PauseRuleName:
-        """When the draft model pauses."""
         return self._replaced.pause
 
     @property

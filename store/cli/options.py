@@ -31,7 +31,6 @@ _NAMESPACE = re.compile(r"[0-9a-f]{32}")
 
 
 def add_store_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options for the store and for the form of the output."""
     parser.add_argument(
         "--store",
         metavar="URL",
