@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from agentspec.cli import served_corpora
 from agentspec.cli.options import add_tokenizer, option, switch
 from agentspec.errors import ConfigError
 from agentspec.fingerprint import fingerprint
+from agentspec.store.cli.output import show
 
 _SHOWN_BAD = 5
 
@@ -78,12 +78,12 @@ def _build(args: argparse.Namespace) -> int:
         "skipped": len(reading.bad),
         "tokenizer": tokenizer.name,
     }
-    _show(result, args.json)
+    show(result, args.json)
     return 0
 
 
 def _info(args: argparse.Namespace) -> int:
-    _show(dataclasses.asdict(read_info(args.file)), args.json)
+    show(dataclasses.asdict(read_info(args.file)), args.json)
     return 0
 
 
@@ -101,11 +101,3 @@ def _show_bad(bad: list[str]) -> None:
         print(f"skipped {reason}", file=sys.stderr)
     if len(bad) > _SHOWN_BAD:
         print(f"skipped {len(bad) - _SHOWN_BAD} more", file=sys.stderr)
-
-
-def _show(values: dict[str, object], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(values))
-        return
-    for name, value in values.items():
-        print(f"{name + ':':<12} {value}")
