@@ -40,8 +40,8 @@ from agentspec.integrations.sglang.draft_model_checkpoint import (
     AUTO,
     BASE_FLAG,
     DRAFT_FLAG,
+    drafter_base,
     has_next_token_layers,
-    inspect_drafter,
 )
 from agentspec.integrations.sglang.predictions import hooks as prediction_hooks
 from agentspec.integrations.sglang.predictions import option as prediction_option
@@ -248,7 +248,7 @@ def _base(args: ServerArgs | argparse.Namespace, chosen: settings.Settings) -> t
                 f"Only a target with next-token layers drafts for itself, with {BASE_FLAG} EAGLE"
             )
         path = target
-    return inspect_drafter(str(path), target, chosen.base).base, str(path)
+    return drafter_base(str(path), target, chosen.base), str(path)
 
 
 def _base_settings(args: ServerArgs | argparse.Namespace, chosen: settings.Settings) -> dict[str, object]:
