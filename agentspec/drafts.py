@@ -209,7 +209,7 @@ class TreeBuffers:
         Raises ConfigError if a size is not an integer >= 1, or `allocate` returned an unsuitable array."""
         self.max_rows = _size("max_rows", max_rows, 1)
         self.max_width = _size("max_width", max_width, 1)
-        words = _num_words(max_rows, max_width)
+        words = -(-self.num_bytes(max_rows, max_width) // 8)
         self.memory: NDArray[np.int64] = _allocated(allocate, words, np.int64)
         """For b rows of w nodes: the tokens, depths, first children and next siblings, b * w numbers each, followed by
         the mask of b * w * w bytes. One copy of the first `num_bytes()` bytes moves them all."""
@@ -236,10 +236,6 @@ class TreeBuffers:
         return TreeArrays(
             tokens, depths, mask.reshape(rows, width, width), next_token, next_sibling, self.num_nodes[:rows]
         )
-
-
-def _num_words(rows: int, width: int) -> int:
-    return -(-TreeBuffers.num_bytes(rows, width) // 8)
 
 
 def build_tree_arrays(

@@ -109,7 +109,9 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
     """Everything that a report says about logs. Raises ConfigError if a path does not exist, or no output could be
     read."""
     started, cpu_started = time.perf_counter(), time.process_time()
-    budget = Budget(seconds=config.seconds, memory_bytes=_drafts_bytes(config), started=cpu_started)
+    # Recorded drafts may take half of the memory that the process has besides its own.
+    drafts_bytes = (config.memory_mb - _BASE_MB) << 19
+    budget = Budget(seconds=config.seconds, memory_bytes=drafts_bytes, started=cpu_started)
     clock = budget if config.replay is None else None
     deadline = None if clock is None else cpu_started + _READING * config.seconds
     log = read_log(paths, tokenizer, config.limits, config.seed, deadline)
@@ -215,11 +217,6 @@ def _ten_times(growth: learning.Growth, num_outputs: int) -> dict[str, float]:
         f"at_ten_times{end}": round(float(growth.accept_length(10.0 * num_outputs, deviations)), 3)
         for end, deviations in ends
     }
-
-
-def _drafts_bytes(config: ReportConfig) -> int:
-    """The memory that recorded drafts may take: half of what the process has besides its own."""
-    return (config.memory_mb - _BASE_MB) << 19
 
 
 def _recorded(

@@ -83,11 +83,6 @@ class ModelShape:
         """The number of elements in one token's keys in one layer; its values have the same number."""
         return self.num_key_value_heads * self.head_dim
 
-    @property
-    def kv_bytes(self) -> int:
-        """The number of bytes of one token in the KV cache, over all layers."""
-        return 2 * self.kv_width * self.num_hidden_layers * _BYTES
-
     def layer_parameters(self, input_width: int | None = None) -> int:
         """The number of parameters in the matrices of one layer. `input_width`: the width of the input of the query,
         key and value projections; None: the hidden size."""

@@ -103,11 +103,8 @@ async def _limited(request: Request, most_bytes: int, what: str) -> AsyncIterato
         elif num_bytes > most_bytes + _MOST_DROPPED_BYTES:
             break
     if is_too_large:
-        raise _too_large(max(num_bytes, int(told) if told.isdigit() else 0), most_bytes, what)
-
-
-def _too_large(num_bytes: int, most_bytes: int, what: str) -> ManagementError:
-    return ManagementError(f"the body has {num_bytes} bytes or more, and may have {most_bytes} {what}", 413)
+        least = max(num_bytes, int(told) if told.isdigit() else 0)
+        raise ManagementError(f"the body has {least} bytes or more, and may have {most_bytes} {what}", 413)
 
 
 def _told(error: Exception) -> str:
