@@ -54,3 +54,13 @@ def test_what_is_old_can_change_soon() -> None:
     assert 1.0 < bias.exponent < sure
     feed(bias, 0.8, 0.8, 8, rng)
     assert bias.exponent == pytest.approx(1.0, abs=0.35)
+
+
+def test_what_is_assumed_counts_until_steps_show_something_else() -> None:
+    bias, rng = EstimateBias(), np.random.default_rng(0)
+    for _ in range(10):
+        bias.assume(0.4)
+    assert bias.exponent == pytest.approx(0.4, rel=0.05)
+    feed(bias, 0.6, 0.6, 100, rng)
+    bias.assume(0.4)
+    assert bias.exponent == pytest.approx(1.0, rel=0.1)
