@@ -11,6 +11,8 @@ _PRIOR_NODES, _PRIOR_CHANCE = 40.0, 0.5
 """Prior: number of nodes with this estimate that count before any verify step. They are accepted at exactly this rate, or
 at the one that assume() sets."""
 _PRIOR = _PRIOR_NODES * _PRIOR_CHANCE
+_NOTABLE = 0.02 * _PRIOR
+"""Change of the prior's accepted nodes that is worth finding the exponent again, which takes some tens of microseconds."""
 _PRIOR_SIZE, _PRIOR_SUM = np.array([_PRIOR_NODES]), np.array([_PRIOR])
 _LEAST, _MOST = 0.02, 8.0
 _ROUNDS = 3
@@ -32,9 +34,11 @@ class EstimateBias:
         self._assumed = _PRIOR
 
     def assume(self, exponent: float) -> None:
-        """Sets the exponent of the prior, which other drafts have shown."""
-        self._assumed = _PRIOR_NODES * _PRIOR_CHANCE**exponent
-        self._solve()
+        """Sets the exponent of the prior, which other drafts have shown. Each step may call it."""
+        assumed = _PRIOR_NODES * _PRIOR_CHANCE**exponent
+        if abs(assumed - self._assumed) > _NOTABLE:
+            self._assumed = assumed
+            self._solve()
 
     def observe(self, estimates: NDArray[np.float64], sizes: NDArray[np.int64], accepted: float) -> None:
         """Learns from the number of verified nodes that were accepted.
