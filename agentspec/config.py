@@ -34,10 +34,7 @@ def served_min_token_prob(max_draft_tokens: int) -> float:
 
 def parse_min_token_prob(text: str, max_draft_tokens: int) -> float:
     """Reads min_token_prob as it is written in settings: a number in [0, 1], or "auto" for served_min_token_prob().
-
-    Raises:
-        ConfigError: The text is something else.
-    """
+    Raises ConfigError if the text is something else."""
     if text == "auto":
         return served_min_token_prob(max_draft_tokens)
     try:
@@ -53,11 +50,8 @@ def parse_min_token_prob(text: str, max_draft_tokens: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Settings of an `Engine`. The symbols are those of the SuffixDecoding paper.
-
-    Raises:
-        ConfigError: A field has the wrong type or lies outside its range.
-    """
+    """Settings of an `Engine`. The symbols are those of the SuffixDecoding paper. Raises ConfigError if a field has the
+    wrong type or lies outside its range."""
 
     vocab_size: int | None = None
     """Token ids must be in [0, vocab_size), or in [0, 2**24) if this is None."""

@@ -152,17 +152,14 @@ class TreeArrays:
 
 
 class DraftBuffers:
-    """Memory that `Engine.draft()` reuses for each batch. The batches that it returns are views of this memory.
+    """Memory that `Engine.draft_followed()` reuses for each batch. The batches that it returns are views of this memory.
 
     A batch is valid until the next call that writes to the same buffers. Only one call at a time may write to them.
     """
 
     def __init__(self, max_rows: int, max_tokens: int) -> None:
-        """Makes room for `max_rows` rows of `max_tokens` drafted nodes, their roots not counted.
-
-        Raises:
-            ConfigError: A size is not an integer or is too small.
-        """
+        """Makes room for `max_rows` rows of `max_tokens` drafted nodes, their roots not counted. Raises ConfigError if
+        a size is not an integer or is too small."""
         self.max_rows = _size("max_rows", max_rows, 1)
         self.max_tokens = _size("max_tokens", max_tokens, 0)
         max_nodes = max_rows * (max_tokens + 1)
@@ -178,16 +175,13 @@ class DraftBuffers:
         self.outcomes: NDArray[np.uint8] = np.zeros(max_rows, np.uint8)
         """[max_rows], values of `Outcome`. The first elements belong to the rows of the latest batch."""
         b = self._batch
-        self.lengths: NDArray[np.int64] = np.zeros(max_rows, np.int64)
-        """[max_rows], length of each row's text in tokens. `Engine.draft_rows()` writes the lengths and the rooms."""
         self.ends: NDArray[np.int64] = np.zeros(max_rows, np.int64)
-        """[max_rows], number of tokens in each row's KV cache. `Engine.draft_followed()` writes it."""
+        """[max_rows], number of tokens in each row's KV cache."""
         self.rooms: NDArray[np.int32] = np.zeros(max_rows, np.int32)
         """[max_rows], number of nodes that each row's limits allowed, its root not counted."""
         self.native = _core.DraftBuffers(
-            b.offsets, b.tokens, b.parents, b.estimates, b.sources, b.match_lens, b.scores, self.outcomes,
-            self.lengths, self.rooms,
-        )  # fmt: skip
+            b.offsets, b.tokens, b.parents, b.estimates, b.sources, b.match_lens, b.scores, self.outcomes, self.rooms
+        )
         """The native engine's view of these buffers."""
 
     def batch(self, rows: int, nodes: int) -> DraftBatch:
@@ -212,13 +206,10 @@ class TreeBuffers:
 
     def __init__(self, max_rows: int, max_width: int, allocate: Allocator = np.zeros) -> None:
         """Makes room for `max_rows` rows of `max_width` nodes in memory from `allocate`, for example pinned memory.
-
-        Raises:
-            ConfigError: A size is not an integer >= 1, or `allocate` returned an unsuitable array.
-        """
+        Raises ConfigError if a size is not an integer >= 1, or `allocate` returned an unsuitable array."""
         self.max_rows = _size("max_rows", max_rows, 1)
         self.max_width = _size("max_width", max_width, 1)
-        words = _num_words(max_rows, max_width)
+        words = -(-self.num_bytes(max_rows, max_width) // 8)
         self.memory: NDArray[np.int64] = _allocated(allocate, words, np.int64)
         """For b rows of w nodes: the tokens, depths, first children and next siblings, b * w numbers each, followed by
         the mask of b * w * w bytes. One copy of the first `num_bytes()` bytes moves them all."""
@@ -247,14 +238,12 @@ class TreeBuffers:
         )
 
 
-def _num_words(rows: int, width: int) -> int:
-    return -(-TreeBuffers.num_bytes(rows, width) // 8)
-
-
 def build_tree_arrays(
     batch: DraftBatch, width: int, out: TreeBuffers | None = None, *, num_drafted: NDArray[np.int32] | None = None
 ) -> TreeArrays:
-    """Pads each row of the batch to `width` nodes, in one native call that releases the GIL.
+    """Pads each row of the batch to `width` nodes, in one native call that releases the GIL. Raises ConfigError if a
+    row takes more nodes than `width` or than it has, its nodes are not a tree in topological order, or `out` is too
+    small. `out` is then unchanged.
 
     Args:
         batch: Trees in topological order.
@@ -262,10 +251,6 @@ def build_tree_arrays(
         num_drafted: int32[b], number of best nodes to take from each row, its root not counted. None takes all.
         out: Buffers to write to; the result is valid until the next call with the same buffers. None allocates new
             memory.
-
-    Raises:
-        ConfigError: A row takes more nodes than `width` or than it has, its nodes are not a tree in topological order,
-            or `out` is too small. `out` is then unchanged.
     """
     if not isinstance(width, int) or isinstance(width, bool) or width < 1:
         raise ConfigError(f"width must be an integer >= 1, got {width!r}; each row has its root at least")

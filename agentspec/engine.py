@@ -131,10 +131,8 @@ class Engine:
         """Starts a request with its prompt, which has at least one token.
 
         Args:
-            request_id: An id that no open request has.
-            prompt: The whole prompt.
             namespace: Whose outputs it drafts from, and where its own output is kept.
-            max_length: Number of tokens that the text may grow to, prompt included; `draft_rows()` drafts nothing
+            max_length: Number of tokens that the text may grow to, prompt included; `draft_followed()` drafts nothing
                 beyond that. None means no limit.
             group: Requests of a namespace that name the same group are siblings. Those that name none are siblings if
                 their prompts are equal. See EngineConfig.max_siblings.
@@ -154,40 +152,24 @@ class Engine:
         self._core.open(request_id, tokens, namespace, max_length, group, shown, predicted)
 
     def extend(self, request_id: str, tokens: TokenArray) -> None:
-        """Appends output tokens to a request. `tokens` may be empty.
-
-        Raises:
-            TokenError: `tokens` is not a 1-D array of integers, or has an id outside the vocabulary.
-            UnknownRequestError: The request is not open.
-        """
+        """Appends output tokens to a request. `tokens` may be empty. Raises TokenError if `tokens` is not a 1-D array
+        of integers, or has an id outside the vocabulary; UnknownRequestError if the request is not open."""
         self._core.extend(request_id, _as_int32("tokens", tokens))
 
-    def draft(
-        self,
-        request_ids: Sequence[str],
-        *,
-        max_tokens: int | NDArray[np.int32] | None = None,
-        out: DraftBuffers | None = None,
-    ) -> DraftBatch:
+    def draft(self, request_ids: Sequence[str], *, max_tokens: int | NDArray[np.int32] | None = None) -> DraftBatch:
         """Drafts for a batch of requests, row i for request_ids[i], in one native call.
 
         Args:
             request_ids: Open requests; the same request may appear more than once.
             max_tokens: Maximum number of nodes drafted per row, one int for all rows or int32[b].
                 EngineConfig.max_draft_tokens applies as well. 0 drafts the root only.
-            out: Buffers to write to; the result is valid until the next call with the same buffers. None allocates
-                new memory.
 
         Raises:
-            ConfigError: `max_tokens` is negative, of the wrong type or of the wrong length; or `out` is too small for
-                the number of rows and nodes that `max_tokens` allows.
+            ConfigError: `max_tokens` is negative, of the wrong type or of the wrong length.
             UnknownRequestError: A request is not open.
         """
         ids = tuple(request_ids)
-        limits = _as_limits(max_tokens, len(ids))
-        if out is None:
-            return DraftBatch(*self._core.draft(ids, limits))
-        return out.batch(len(ids), self._core.draft_into(ids, limits, out.native))
+        return DraftBatch(*self._core.draft(ids, _as_limits(max_tokens, len(ids))))
 
     @property
     def native(self) -> _core.Engine:
@@ -202,27 +184,6 @@ class Engine:
         """
         return self._core.rows(tuple(request_ids))
 
-    def grow(self, rows: _core.Rows, accepted: NDArray[np.int64], lengths: NDArray[np.int64] | None = None) -> int:
-        """Appends the tokens that a step accepted to the texts of a batch, in one native call that releases the GIL.
-
-        The estimates learn from these tokens in the next learn() or, without one, in the next grow().
-
-        Args:
-            rows: The b requests of the step.
-            accepted: int64[b, 1 + w]. Each row holds the number of accepted tokens, then the tokens themselves at the
-                front of the w places.
-            lengths: int64[b], expected length of each text in tokens before the call; a row whose text has another
-                length is not changed. None: all rows grow.
-
-        Returns:
-            The number of rows that lost their index and are no longer drafted for, because memory is short or because
-            they have a token outside the vocabulary.
-
-        Raises:
-            ConfigError: The arrays do not have b rows.
-        """
-        return self._core.grow(rows, accepted, lengths)
-
     def follow(
         self,
         rows: _core.Rows,
@@ -230,51 +191,43 @@ class Engine:
         ends: NDArray[np.int64],
         padding: NDArray[np.int64] | None = None,
     ) -> int:
-        """Appends the tokens that a forward wrote, like grow(), to the texts that lack exactly these tokens.
+        """Appends the tokens that a forward wrote to the texts that lack exactly these tokens, in one native call.
+
+        The estimates learn from these tokens in the next learn() or, without one, in the next follow(). Raises
+        ConfigError if the arrays do not have b rows.
 
         Args:
             rows: The b requests of the forward.
-            accepted: int64[b, 1 + w], as in grow().
+            accepted: int64[b, 1 + w]. Each row holds the number of accepted tokens, then the tokens themselves at the
+                front of the w places.
             ends: int64[b], number of tokens in the KV cache after the forward. The last accepted token has no KV yet.
             padding: int64[b], number of these tokens that are not in the text; None: all are.
 
         Returns:
-            The number of rows that lost their index, as grow() does.
-
-        Raises:
-            ConfigError: The arrays do not have b rows.
+            The number of rows that lost their index and are no longer drafted for, because memory is short or because
+            they have a token outside the vocabulary.
         """
         return self._core.follow(rows, accepted, ends, padding)
 
     def learn(self, rows: _core.Rows) -> None:
-        """Updates the estimates of the rows' namespaces with the tokens that grow() appended."""
+        """Updates the estimates of the rows' namespaces with the tokens that follow() appended."""
         self._core.learn(rows)
-
-    def draft_rows(
-        self, rows: _core.Rows, *, out: DraftBuffers, lengths: NDArray[np.int64] | None = None, max_tokens: int
-    ) -> DraftBatch:
-        """Drafts for the rows of a batch, as draft() does, in one native call that releases the GIL.
-
-        Args:
-            rows: The b requests of a step. A request that is not open gets only a root of token 0.
-            out: Buffers to write to, their outcomes, lengths and rooms included. The result is valid until the next
-                call with the same buffers.
-            lengths: int64[b], expected length of each text in tokens; a row whose text has another length gets its
-                root only. None: any length is accepted.
-            max_tokens: Maximum number of nodes per row, its root not counted. EngineConfig.max_draft_tokens and the
-                `max_length` of each request apply as well; the bonus token takes one of the places up to `max_length`.
-
-        Raises:
-            ConfigError: `max_tokens` is negative, `lengths` does not have b rows, or `out` is too small.
-        """
-        return out.batch(len(rows), self._core.draft_rows(rows, lengths, max_tokens, out.native))
 
     def draft_followed(
         self, rows: _core.Rows, *, out: DraftBuffers, padding: NDArray[np.int64] | None = None, max_tokens: int
     ) -> DraftBatch:
-        """Drafts like draft_rows(). A row whose text is not what follow() last reported gets its root only.
+        """Drafts for the rows of a batch, as draft() does, in one native call that releases the GIL. Raises ConfigError
+        if `max_tokens` is negative, `padding` does not have b rows, or `out` is too small.
 
-        The first b of `out.ends` are set to what was reported: the number of tokens in each row's KV cache, or -1.
+        Args:
+            rows: The b requests of a step. A request that is not open gets only a root of token 0; one whose text is not
+                what follow() last reported gets only its root.
+            out: Buffers to write to. The first b of their outcomes and rooms are set, and of their ends, to the numbers of
+                tokens in the KV cache that were reported, or -1. The result is valid until the next call with the same
+                buffers.
+            padding: int64[b], as in follow().
+            max_tokens: Maximum number of nodes per row, its root not counted. EngineConfig.max_draft_tokens and the
+                `max_length` of each request apply as well; the bonus token takes one of the places up to `max_length`.
         """
         nodes = self._core.draft_followed(rows, padding, max_tokens, out.native, out.ends[: len(rows)])
         return out.batch(len(rows), nodes)
@@ -283,7 +236,6 @@ class Engine:
         """Appends the tokens of an output that the request's text lacks. follow() cannot append any of them meanwhile.
 
         Args:
-            request_id: An open request.
             output: All tokens of the output so far.
 
         Raises:
@@ -296,7 +248,6 @@ class Engine:
         """Ends a request.
 
         Args:
-            request_id: An open request.
             keep: Add the output, which is everything passed to extend(), to the global index of the request's
                 namespace. An empty output adds nothing. The request's own index is kept for the conversation's next
                 turn.
@@ -321,7 +272,6 @@ class Engine:
         """Adds a finished output from elsewhere to a namespace, as its latest one, like close() does.
 
         Args:
-            namespace: The namespace to add to.
             output_id: The id that close() returned for the output. An output that is present already is added again.
             tokens: The prompt tail, then the output. At most EngineConfig.prompt_tail tokens of the tail are kept.
             num_prompt_tail: Number of leading tokens that belong to the prompt tail.
@@ -382,33 +332,13 @@ class Engine:
 
     def expire(self, namespace: str, before: int) -> int:
         """Deletes a namespace's outputs that were finished before a time, in seconds since 1970, as delete_output()
-        does; returns the number deleted.
-
-        Raises:
-            ConfigError: `before` does not fit 64 bits.
-        """
+        does; returns the number deleted. Raises ConfigError if `before` does not fit 64 bits."""
         return self._core.expire(namespace, _as_time("before", before))
 
     def delete_namespace(self, namespace: str) -> bool:
         """Deletes everything kept for a namespace, its learnt estimates included, in one step; returns False if it had
         no outputs. Its open requests stay."""
         return self._core.erase_namespace(namespace)
-
-    def save(self, namespace: str, path: str | PathLike[str]) -> int:
-        """Writes a namespace's outputs as one sealed segment, replacing the file atomically; returns their number.
-
-        Raises:
-            SegmentError: The file cannot be written.
-        """
-        return self._core.save(namespace, fspath(path))
-
-    def load(self, namespace: str, path: str | PathLike[str]) -> int:
-        """Maps a file that save() wrote and adds its outputs as older than the namespace's own; returns their number.
-
-        Raises:
-            SegmentError: The file is missing, damaged, of a newer format or of another tokenizer.
-        """
-        return self._core.load(namespace, fspath(path))
 
     def snapshot(self, namespace: str) -> Snapshot:
         """Takes a consistent view of a namespace's finished outputs: its sealed segments, not copied, and the ids of
@@ -424,14 +354,11 @@ class Engine:
         known: Collection[int] | NDArray[np.uint64] = (),
     ) -> NDArray[np.uint64]:
         """Adds copies of sealed segments to a namespace, as older than the outputs it has. It adds all of them or none.
+        Returns [n], the ids of the added outputs, oldest first.
 
         Args:
-            namespace: The namespace to add to.
             blobs: The segments' bytes as in SealedSegment.blob, oldest first.
             known: Ids of outputs to leave out. An output that appears twice is added once.
-
-        Returns:
-            [n], the ids of the added outputs, oldest first.
 
         Raises:
             ConfigError: A blob does not consist of bytes, or `known` holds a value that is not an id.
@@ -442,11 +369,9 @@ class Engine:
     def attach_corpus(self, path: str | PathLike[str], namespaces: Sequence[str] = ()) -> None:
         """Lets namespaces draft from a corpus that `agentspec corpus` built; all of them if none are named.
 
-        A file that is attached already is read again, and the namespaces named now replace the earlier ones.
-
-        Raises:
-            ConfigError: The engine's rule drafts from no corpus, or `namespaces` is a string.
-            SegmentError: The file is missing, damaged, of a newer format, of another tokenizer, or not a corpus.
+        A file that is attached already is read again, and the namespaces named now replace the earlier ones. Raises
+        ConfigError if the engine's rule drafts from no corpus, or `namespaces` is a string; SegmentError if the file is
+        missing, damaged, of a newer format, of another tokenizer, or not a corpus.
         """
         if self.config.rule != "calibrated":
             raise ConfigError(
@@ -471,10 +396,7 @@ class Engine:
 
     def trials(self, request_id: str, truth: TokenArray) -> Trials:
         """The continuations that the drafter weighs for a request whose next tokens are known, to fit estimates on.
-
-        Raises:
-            UnknownRequestError: The request is not open.
-        """
+        Raises UnknownRequestError if the request is not open."""
         return Trials(*self._core.trials(request_id, _as_int32("truth", truth)))
 
     def stats(self) -> EngineStats:

@@ -23,10 +23,8 @@ class Estimates:
 
     The log odds that a node is accepted are a sum: a bias for its depth, and one term for each context that it was
     found in. A term is a piecewise linear function of the context's own log odds. Each combination of slot, context
-    length and recency has its own function.
-
-    Raises:
-        ConfigError: The weights have a different type or number, or are not finite.
+    length and recency has its own function. Raises ConfigError if the weights have a different type or number, or are
+    not finite.
     """
 
     weights: NDArray[np.float32]

@@ -74,11 +74,8 @@ class Codec:
     """Number of frames that were read unencrypted although a key was given."""
 
     def __init__(self, scope: Scope, key: bytes | None = None) -> None:
-        """`key`: at least 32 bytes, with which everything is encrypted; None: nothing is.
-
-        Raises:
-            ConfigError: The key is too short, or the package `cryptography` is missing.
-        """
+        """`key`: at least 32 bytes, with which everything is encrypted; None: nothing is. Raises ConfigError if the key
+        is too short, or the package `cryptography` is missing."""
         self.scope = scope
         self.num_unencrypted = 0
         self._cipher = None if key is None else Cipher(scope, key)

@@ -10,11 +10,7 @@ from agentspec.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharingConfig:
-    """Settings of a `Sharing`.
-
-    Raises:
-        ConfigError: A field has the wrong type or lies outside its range.
-    """
+    """Settings of a `Sharing`. Raises ConfigError if a field has the wrong type or lies outside its range."""
 
     queue_tokens: int = 16 << 20
     """Maximum number of tokens of finished outputs in the queue; beyond that, the oldest are dropped and counted."""

@@ -78,12 +78,9 @@ class LogFiles:
         self._prompt_tail = EngineConfig().prompt_tail
 
     def read(self, file: IO[bytes], path: Path) -> Iterator[LoggedOutput]:
-        """The outputs of an open file, each noted when it is returned; bad lines are noted and skipped.
-
-        Raises:
-            ConfigError: A line is a chat or staged and there is no tokenizer.
-            OSError, EOFError, lzma.LZMAError, zlib.error: The file cannot be read on.
-        """
+        """The outputs of an open file, each noted when it is returned; bad lines are noted and skipped. Raises
+        ConfigError if a line is a chat or staged and there is no tokenizer, and OSError, EOFError, lzma.LZMAError,
+        zlib.error if the file cannot be read on."""
         reader: SessionReader | None = None
         for number, line in enumerate(decompressed(file, path), 1):
             if self._tokenizer and (reader is None or number % _LINES_PER_READER == 0):

@@ -47,12 +47,8 @@ def check_tenant(namespace: str) -> None:
 
 
 def check_model(url: str, scope: Scope, registered: str | None, models: Sequence[str], *, create: bool) -> None:
-    """Raises StoreError if a store may not be opened for a scope.
-
-    Args:
-        registered: The tokenizer that the store has for the scope's model; None if it does not know the model.
-        models: All models that the store knows.
-    """
+    """Raises StoreError if a store may not be opened for a scope. `registered`: the tokenizer that the store has for
+    the scope's model; None if it does not know the model. `models`: all models that the store knows."""
     if registered is None and not create:
         known = ", ".join(sorted(models)) or "none yet"
         raise StoreError(f"the store {url} has no model {scope.model!r}; it has: {known}")

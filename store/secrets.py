@@ -43,10 +43,8 @@ def read_key(path: str | Path | None = None, variable: str | None = None) -> Sec
     """A key from a file or, where there is none, from an environment variable; None if neither is given.
 
     Written as hexadecimal digits, as base64 or as it is: whatever of these, in this order, yields 32 bytes at least.
-    All of the bytes count; keys of the length that a cipher needs are derived from them.
-
-    Raises:
-        ConfigError: The file cannot be read, is no regular file or may be read by others; or the key is too short.
+    All of the bytes count; keys of the length that a cipher needs are derived from them. Raises ConfigError if the file
+    cannot be read, is no regular file or may be read by others; or the key is too short.
     """
     raw, origin = _read(path, variable)
     if raw is None:
@@ -62,11 +60,8 @@ def read_key(path: str | Path | None = None, variable: str | None = None) -> Sec
 
 def read_password(path: str | Path | None = None, variable: str | None = None) -> Secret | None:
     """A password from a file, without the ends of lines after it, or from an environment variable; None if neither is
-    given.
-
-    Raises:
-        ConfigError: The file cannot be read, is no regular file or may be read by others; or the password is empty.
-    """
+    given. Raises ConfigError if the file cannot be read, is no regular file or may be read by others; or the password
+    is empty."""
     raw, origin = _read(path, variable)
     if raw is None:
         return None
@@ -77,11 +72,8 @@ def read_password(path: str | Path | None = None, variable: str | None = None) -
 
 
 def write_key(path: str | Path) -> None:
-    """Writes a new random key of 32 bytes as hexadecimal digits, to a new file that only its owner can read.
-
-    Raises:
-        ConfigError: The file is there already, or cannot be written.
-    """
+    """Writes a new random key of 32 bytes as hexadecimal digits, to a new file that only its owner can read. Raises
+    ConfigError if the file is there already, or cannot be written."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

@@ -28,7 +28,6 @@ class TaskCommand:
 
     Args:
         template: The command; `{url}`, `{model}`, `{task}`, `{seed}` and `{folder}` are replaced in it.
-        tasks: The identities of the tasks.
         concurrency: Number of processes at a time.
         timeout_s: Seconds after which a process is killed.
         seed: The value of `{seed}`, the same for both servers.

@@ -27,7 +27,6 @@ class Ratio:
     value: float
     low: float | None
     high: float | None
-    units: int
 
 
 def ratio_of_sums(above: Sequence[NDArray[np.float64]], below: Sequence[NDArray[np.float64]]) -> Ratio | None:
@@ -41,13 +40,13 @@ def ratio_of_sums(above: Sequence[NDArray[np.float64]], below: Sequence[NDArray[
     log_ratio = sum(sign * math.log(total) for sign, total in zip(signs, totals, strict=True))
     value = math.exp(log_ratio)
     if n < _MIN_UNITS:
-        return Ratio(value, None, None, n)
+        return Ratio(value, None, None)
     # The derivative of the logarithm with respect to the weight of each unit.
     influence = np.zeros(n)
     for sign, values, total in zip(signs, (*above, *below), totals, strict=True):
         influence += sign * n * values / total
     spread = _quantile(n - 1) * float(influence.std(ddof=1)) / math.sqrt(n)
-    return Ratio(value, value * math.exp(-spread), value * math.exp(spread), n)
+    return Ratio(value, value * math.exp(-spread), value * math.exp(spread))
 
 
 def _quantile(degrees: int) -> float:

@@ -23,7 +23,7 @@ from agentspec.ab.log import LogConfig, LogWorkload
 from agentspec.ab.measures import facts_of
 from agentspec.ab.summary import summary
 from agentspec.ab.workload import Workload
-from agentspec.cli.options import read_key_file
+from agentspec.cli.options import option, read_key_file, switch
 from agentspec.errors import ConfigError
 from agentspec.progress import say
 
@@ -48,87 +48,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     work.add_argument(
         "logs", nargs="*", type=Path, metavar="LOG", help="logs or folders, in any format of `agentspec report`"
     )
-    work.add_argument("--workload", metavar="NAME", help=f"one of {', '.join(presets.NAMES)}")
-    work.add_argument("--options", default="", metavar="WORDS", help="options of the named workload's own command")
-    work.add_argument(
-        "--command",
-        dest="command_line",
-        metavar="WORDS",
-        help="a command that asks {url}; {model}, {task}, {seed} and {folder} are replaced too. It succeeds if it exits "
+    option(work, "--workload NAME", f"one of {', '.join(presets.NAMES)}")
+    option(work, "--options WORDS", "options of the named workload's own command", default="")
+    option(
+        work,
+        "--command WORDS",
+        "a command that asks {url}; {model}, {task}, {seed} and {folder} are replaced too. It succeeds if it exits "
         "with 0. With {skip}, {limit} and {out} it does a slice of tasks and writes a result for each to {out}",
+        dest="command_line",
     )
-    work.add_argument(
-        "--task-file",
-        type=Path,
-        metavar="FILE",
-        help="the values of {task}, one a line; without it the command is one task",
-    )
-    work.add_argument("--tasks", type=int, metavar="N", help="number of tasks, or of a log's sessions, at most")
-    work.add_argument("--concurrency", type=int, default=4, metavar="N", help="tasks at a time (default %(default)s)")
-    work.add_argument("--seed", type=int, default=0, metavar="S", help="the value of {seed} (default %(default)s)")
-    work.add_argument(
-        "--task-timeout", type=float, default=3600.0, metavar="S", help="seconds a task (default %(default)g)"
-    )
+    option(work, "--task-file FILE", "the values of {task}, one a line; without it the command is one task", type=Path)
+    option(work, "--tasks N", "number of tasks, or of a log's sessions, at most", type=int)
+    option(work, "--concurrency N", "tasks at a time (default %(default)s)", type=int, default=4)
+    option(work, "--seed S", "the value of {seed} (default %(default)s)", type=int, default=0)
+    option(work, "--task-timeout S", "seconds a task (default %(default)g)", type=float, default=3600.0)
     log = parser.add_argument_group("a log")
-    log.add_argument(
-        "--speed", type=float, default=1.0, metavar="X", help="divide the log's pauses by this; inf: no pauses"
-    )
-    log.add_argument(
-        "--max-pause", type=float, default=10.0, metavar="S", help="shorten longer pauses (default %(default)g)"
-    )
-    log.add_argument(
-        "--max-tokens", type=int, default=1024, metavar="N", help="limit of an answer where the log has none"
-    )
-    log.add_argument("--calls", type=int, default=0, metavar="N", help="calls of a session at most (default: all)")
-    log.add_argument(
-        "--keep-temperature", action="store_true", help="keep the log's temperatures, which otherwise are 0"
-    )
+    option(log, "--speed X", "divide the log's pauses by this; inf: no pauses", type=float, default=1.0)
+    option(log, "--max-pause S", "shorten longer pauses (default %(default)g)", type=float, default=10.0)
+    option(log, "--max-tokens N", "limit of an answer where the log has none", type=int, default=1024)
+    option(log, "--calls N", "calls of a session at most (default: all)", type=int, default=0)
+    switch(log, "--keep-temperature", "keep the log's temperatures, which otherwise are 0")
     servers = parser.add_argument_group("the servers")
-    servers.add_argument("--a", metavar="URL", help="the first server, often plain SGLang")
-    servers.add_argument("--b", metavar="URL", help="the second server, often one with agentspec")
-    servers.add_argument("--a-name", default="", metavar="NAME", help="what to call the first server")
-    servers.add_argument("--b-name", default="", metavar="NAME", help="what to call the second server")
-    servers.add_argument("--model", default="", help="the served model's name (default: the first that a server lists)")
-    servers.add_argument("--api-key-file", type=Path, metavar="FILE", help="file with the servers' API key")
-    servers.add_argument(
-        "--start", metavar="MODEL", help="start both servers here from this model instead of --a and --b"
-    )
-    servers.add_argument("--a-algorithm", default="none", metavar="NAME", help="of --start (default %(default)s)")
-    servers.add_argument("--b-algorithm", default="AGENTSPEC", metavar="NAME", help="of --start (default %(default)s)")
-    servers.add_argument("--server-args", default="", metavar="WORDS", help="arguments of both started servers")
-    servers.add_argument("--a-args", default="", metavar="WORDS", help="further arguments of the first one")
-    servers.add_argument("--b-args", default="", metavar="WORDS", help="further arguments of the second one")
-    servers.add_argument(
+    option(servers, "--a URL", "the first server, often plain SGLang")
+    option(servers, "--b URL", "the second server, often one with agentspec")
+    option(servers, "--a-name NAME", "what to call the first server", default="")
+    option(servers, "--b-name NAME", "what to call the second server", default="")
+    option(servers, "--model", "the served model's name (default: the first that a server lists)", default="")
+    option(servers, "--api-key-file FILE", "file with the servers' API key", type=Path)
+    option(servers, "--start MODEL", "start both servers here from this model instead of --a and --b")
+    option(servers, "--a-algorithm NAME", "of --start (default %(default)s)", default="none")
+    option(servers, "--b-algorithm NAME", "of --start (default %(default)s)", default="AGENTSPEC")
+    option(servers, "--server-args WORDS", "arguments of both started servers", default="")
+    option(servers, "--a-args WORDS", "further arguments of the first one", default="")
+    option(servers, "--b-args WORDS", "further arguments of the second one", default="")
+    switch(
+        servers,
         "--together",
-        action="store_true",
-        help="run both started servers at the same time and ask them in turns, which is more exact; by default one is "
+        "run both started servers at the same time and ask them in turns, which is more exact; by default one is "
         "started after the other, because a GPU rarely holds both",
     )
-    servers.add_argument(
-        "--proxy-host",
-        default="127.0.0.1",
-        metavar="HOST",
-        help="the address of this machine at which the work reaches the recording proxy, for agents in containers; "
+    option(
+        servers,
+        "--proxy-host HOST",
+        "the address of this machine at which the work reaches the recording proxy, for agents in containers; "
         "whoever reaches it reaches the servers (default %(default)s)",
+        default="127.0.0.1",
     )
     how = parser.add_argument_group("the comparison")
-    how.add_argument(
-        "--turns", type=int, default=0, metavar="N", help="slices that the tasks are cut into (default: 10)"
-    )
-    how.add_argument(
-        "--repeat", type=int, metavar="N", help="do the whole N times (default 1; a command without tasks: 5)"
-    )
-    how.add_argument("--warm-up", type=int, default=0, metavar="N", help="first tasks that do not count (default 0)")
-    how.add_argument(
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help="write ab.html, ab.json and the turns there; a stopped run goes on from it",
-    )
-    how.add_argument(
-        "--keep-files", action="store_true", help="keep in FOLDER what commands print and write, text of tasks included"
-    )
-    how.add_argument("--json", action="store_true", help="print the facts as JSON instead of the summary")
+    option(how, "--turns N", "slices that the tasks are cut into (default: 10)", type=int, default=0)
+    option(how, "--repeat N", "do the whole N times (default 1; a command without tasks: 5)", type=int)
+    option(how, "--warm-up N", "first tasks that do not count (default 0)", type=int, default=0)
+    option(how, "--out FOLDER", "write ab.html, ab.json and the turns there; a stopped run goes on from it", type=Path)
+    switch(how, "--keep-files", "keep in FOLDER what commands print and write, text of tasks included")
+    switch(how, "--json", "print the facts as JSON instead of the summary")
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:

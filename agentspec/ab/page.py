@@ -21,11 +21,8 @@ _EQUAL = (1.0, "no difference")
 
 
 def page(facts: Mapping[str, Any]) -> str:
-    """The whole document, to be written as UTF-8.
-
-    Args:
-        facts: Those of `measures.facts_of`, with `version`, `created`, `command` and `workload`.
-    """
+    """The whole document, to be written as UTF-8. `facts`: those of `measures.facts_of`, with `version`, `created`,
+    `command` and `workload`."""
     script = _environment().get_template("page.js").render()
     compared = [row for row in facts["figures"] if row["ratio"] is not None]
     return (

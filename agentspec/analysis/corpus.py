@@ -106,11 +106,9 @@ def _as_tokens(values: NDArray[np.generic], tokenizer: Tokenizer) -> NDArray[np.
 def build_corpus(
     out: Path, documents: Iterable[NDArray[np.int32]], *, tokenizer: str, vocab_size: int | None = None
 ) -> None:
-    """Writes a corpus of documents, int32[n] each, replacing the file in one step.
-
-    Args:
-        tokenizer: The `EngineConfig.tokenizer` of the engines that may draft from the corpus.
-        vocab_size: At most that of these engines. None: the largest id plus one, which always fits.
+    """Writes a corpus of documents, int32[n] each, replacing the file in one step. `tokenizer`: the
+    `EngineConfig.tokenizer` of the engines that may draft from the corpus. `vocab_size`: at most that of these engines.
+    None: the largest id plus one, which always fits.
 
     Raises:
         ConfigError: There are no documents.

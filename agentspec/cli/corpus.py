@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -17,9 +16,10 @@ from numpy.typing import NDArray
 from agentspec.analysis.corpus import Reading, build_corpus, read_documents, read_info
 from agentspec.analysis.replay.tokenizer import default_tokenizer_path, load_tokenizer
 from agentspec.cli import served_corpora
-from agentspec.cli.options import add_tokenizer
+from agentspec.cli.options import add_tokenizer, option, switch
 from agentspec.errors import ConfigError
 from agentspec.fingerprint import fingerprint
+from agentspec.store.cli.output import show
 
 _SHOWN_BAD = 5
 
@@ -30,12 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     build.add_argument(
         "files", nargs="+", type=Path, metavar="PATH", help="a file, or a folder with all files below it"
     )
-    build.add_argument("--out", type=Path, required=True, metavar="FILE", help="the corpus to write")
+    option(build, "--out FILE", "the corpus to write", type=Path, required=True)
     add_tokenizer(build)
-    build.add_argument("--json", action="store_true", help="print the result as JSON")
+    switch(build, "--json", "print the result as JSON")
     info = actions.add_parser("info", help="check a corpus file and show its header")
     info.add_argument("file", type=Path, metavar="FILE")
-    info.add_argument("--json", action="store_true", help="print the header as JSON")
+    switch(info, "--json", "print the header as JSON")
     served_corpora.add_actions(actions)
 
 
@@ -78,12 +78,12 @@ def _build(args: argparse.Namespace) -> int:
         "skipped": len(reading.bad),
         "tokenizer": tokenizer.name,
     }
-    _show(result, args.json)
+    show(result, args.json)
     return 0
 
 
 def _info(args: argparse.Namespace) -> int:
-    _show(dataclasses.asdict(read_info(args.file)), args.json)
+    show(dataclasses.asdict(read_info(args.file)), args.json)
     return 0
 
 
@@ -101,11 +101,3 @@ def _show_bad(bad: list[str]) -> None:
         print(f"skipped {reason}", file=sys.stderr)
     if len(bad) > _SHOWN_BAD:
         print(f"skipped {len(bad) - _SHOWN_BAD} more", file=sys.stderr)
-
-
-def _show(values: dict[str, object], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(values))
-        return
-    for name, value in values.items():
-        print(f"{name + ':':<12} {value}")

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from agentspec.analysis.logs.account import Account
 from agentspec.analysis.replay import Tokenizer, check_session, load_tokenizer
 from agentspec.analysis.replay.traces import read_sessions
-from agentspec.cli.options import add_server_options, client
+from agentspec.cli.options import add_server_options, client, option
 from agentspec.errors import ConfigError
 from agentspec.fingerprint import fingerprint, tokenizer_file
 from agentspec.integrations.sglang.stream_order.host_functions import driver_launches
@@ -46,30 +46,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a running server (http://HOST:PORT), a log file (.jsonl, .jsonl.xz, .jsonl.gz), a store's SQLite file, or a "
         "store's URL (redis://...)",
     )
-    parser.add_argument(
-        "--seconds",
+    option(
+        parser,
+        "--seconds S",
+        "for a server: examine this number of seconds from now on, instead of all since its start",
         type=float,
         default=0.0,
-        metavar="S",
-        help="for a server: examine this number of seconds from now on, instead of all since its start",
     )
-    parser.add_argument(
-        "--tokenizer",
-        type=Path,
-        metavar="PATH",
-        help="the served model's folder, or its tokenizer's file, to compare with the server's or to read logs (default for "
+    option(
+        parser,
+        "--tokenizer PATH",
+        "the served model's folder, or its tokenizer's file, to compare with the server's or to read logs (default for "
         "logs: mistral_common's newest tekken)",
+        type=Path,
     )
-    parser.add_argument(
-        "--lines", type=int, default=_MOST_LINES, metavar="N", help="for a log: its last N lines (default %(default)s)"
-    )
-    parser.add_argument(
-        "--key-file", type=Path, metavar="FILE", help="for a store: file with the key of encrypted values"
-    )
-    parser.add_argument(
-        "--password-file", type=Path, metavar="FILE", help="for a store: file with a Redis server's password"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings to FILE too")
+    option(parser, "--lines N", "for a log: its last N lines (default %(default)s)", type=int, default=_MOST_LINES)
+    option(parser, "--key-file FILE", "for a store: file with the key of encrypted values", type=Path)
+    option(parser, "--password-file FILE", "for a store: file with a Redis server's password", type=Path)
+    option(parser, "--json FILE", "write the findings to FILE too", type=Path)
     add_server_options(parser)
     parser.epilog = _EPILOG
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentspec.errors import ConfigError
 
@@ -13,30 +13,45 @@ if TYPE_CHECKING:
     from agentspec.observe.client import ServerClient
 
 
+def option(to: argparse._ActionsContainer, form: str, text: str, **more: Any) -> None:
+    """Adds an option to a parser or to a group of one.
+
+    Args:
+        form: The flag, and a name for its value if it should have one, such as "--out FILE".
+        text: Its help.
+        more: As for add_argument().
+    """
+    flag, _, value = form.partition(" ")
+    to.add_argument(flag, metavar=value or None, help=text, **more)
+
+
+def switch(to: argparse._ActionsContainer, flag: str, text: str) -> None:
+    """Adds a flag without a value."""
+    to.add_argument(flag, action="store_true", help=text)
+
+
 def add_server_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--api-key-file", type=Path, metavar="FILE", help="file with the server's API key")
-    parser.add_argument(
-        "--timeout", type=float, default=10.0, metavar="S", help="seconds to wait for an answer (default %(default)s)"
-    )
+    option(parser, "--api-key-file FILE", "file with the server's API key", type=Path)
+    option(parser, "--timeout S", "seconds to wait for an answer (default %(default)s)", type=float, default=10.0)
 
 
 def add_tokenizer(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--tokenizer",
+    option(
+        parser,
+        "--tokenizer PATH",
+        "tekken .json, tokenizer.json or .tiktoken (default: mistral_common's newest tekken)",
         type=Path,
-        metavar="PATH",
-        help="tekken .json, tokenizer.json or .tiktoken (default: mistral_common's newest tekken)",
     )
 
 
 def add_corpora(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--corpus",
+    option(
+        parser,
+        "--corpus FILE",
+        "draft from this file of `agentspec corpus build` too; may be repeated",
         action="append",
         type=Path,
         default=[],
-        metavar="FILE",
-        help="draft from this file of `agentspec corpus build` too; may be repeated",
     )
 
 

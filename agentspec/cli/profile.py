@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from agentspec.analysis.plots import draw_profile
-from agentspec.cli.options import numbers
+from agentspec.cli.options import numbers, option, switch
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.integrations.servers.fastest_lengths import FastestLengths, fastest_lengths, recorded_prompts
@@ -50,45 +50,41 @@ _SHORT_PROMPT = 16
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("url", nargs="?", metavar="URL", help="a running server that was started with AGENTSPEC_PROFILING=1")
-    add("--model", type=Path, metavar="PATH", help="folder of a model to start servers with, one for each width")
-    add("--batch-sizes", type=numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="default 1,2,4,8,16")
-    add("--context-lengths", type=numbers, default=[64, 256, 768], metavar="LIST", help="default 64,256,768")
-    add(
-        "--widths",
+    option(parser, "--model PATH", "folder of a model to start servers with, one for each width", type=Path)
+    option(parser, "--batch-sizes LIST", "default 1,2,4,8,16", type=numbers, default=[1, 2, 4, 8, 16])
+    option(parser, "--context-lengths LIST", "default 64,256,768", type=numbers, default=[64, 256, 768])
+    option(
+        parser,
+        "--widths LIST",
+        "with --model: tokens that a step verifies per request (default 1,2,4,8,16)",
         type=numbers,
         default=[1, 2, 4, 8, 16],
-        metavar="LIST",
-        help="with --model: tokens that a step verifies per request (default 1,2,4,8,16)",
     )
-    add("--tokens", type=int, default=24, help="tokens per answer; wide steps take more (default %(default)s)")
-    add(
-        "--serving",
-        action="store_true",
-        help="with --model: also measure the costs of serving besides verification, for simulations",
-    )
-    add(
-        "--draft-model",
+    option(parser, "--tokens", "tokens per answer; wide steps take more (default %(default)s)", type=int, default=24)
+    switch(parser, "--serving", "with --model: also measure the costs of serving besides verification, for simulations")
+    option(
+        parser,
+        "--draft-model PATH",
+        "with --model: also measure a pass of this draft model, an EAGLE head or a small model",
         type=Path,
-        metavar="PATH",
-        help="with --model: also measure a pass of this draft model, an EAGLE head or a small model",
     )
-    add(
-        "--calls",
-        type=Path,
-        metavar="PATH",
-        help="with --model: also find the fastest draft length for each batch size, for --agentspec-baseline "
+    option(
+        parser,
+        "--calls PATH",
+        "with --model: also find the fastest draft length for each batch size, for --agentspec-baseline "
         "batch-table, by answering the prompts of this log, of any format that agentspec report reads",
+        type=Path,
     )
-    add(
+    switch(
+        parser,
         "--sweep",
-        action="store_true",
-        help="with --model: start one server that verifies at every width in turn; without CUDA graphs the widths are "
+        "with --model: start one server that verifies at every width in turn; without CUDA graphs the widths are "
         "1, 2, 4, ... up to the largest",
     )
-    add("--seed", type=int, default=0, help="seed of the prompts (default %(default)s)")
-    add("--out", type=Path, required=True, metavar="FILE", help="the profile to write")
-    add("--plot", type=Path, metavar="FILE", help="draw the fit to a .png or .svg file")
-    add("--json", type=Path, metavar="FILE", help="write the figures, the command and the machine to FILE")
+    option(parser, "--seed", "seed of the prompts (default %(default)s)", type=int, default=0)
+    option(parser, "--out FILE", "the profile to write", type=Path, required=True)
+    option(parser, "--plot FILE", "draw the fit to a .png or .svg file", type=Path)
+    option(parser, "--json FILE", "write the figures, the command and the machine to FILE", type=Path)
     parser.epilog = "With --model, all other arguments go to SGLang unchanged; write them as --flag=value."
 
 

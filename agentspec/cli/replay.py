@@ -25,7 +25,6 @@ from agentspec.analysis.replay import (
     Call,
     EngineSystem,
     Measurement,
-    Oracle,
     System,
     Tokenizer,
     Trace,
@@ -35,7 +34,7 @@ from agentspec.analysis.replay import (
     replay_settings,
     replay_together,
 )
-from agentspec.cli.options import add_corpora, add_tokenizer, corpora_of, names
+from agentspec.cli.options import add_corpora, add_tokenizer, corpora_of, names, option, switch
 from agentspec.config import EngineConfig
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
@@ -61,79 +60,75 @@ class Variant:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("traces", nargs="+", metavar="TRACE", help="PATH, or PATH@START:STOP for a slice of sessions")
-    parser.add_argument(
+    option(
+        parser,
         "--system",
+        "the drafter; may be repeated (default agentspec)",
         action="append",
         choices=[*_ON_AN_ENGINE, *PEERS],
-        help="the drafter; may be repeated (default agentspec)",
     )
-    parser.add_argument(
-        "--max-draft-tokens",
+    option(
+        parser,
+        "--max-draft-tokens N",
+        "greatest number of drafted tokens per step; may be repeated (default 16)",
         action="append",
         type=int,
-        metavar="N",
-        help="greatest number of drafted tokens per step; may be repeated (default 16)",
     )
-    parser.add_argument(
-        "--min-token-prob",
-        type=float,
-        metavar="P",
-        help="least estimate of a token that agentspec drafts, 0 to 1 (default: the engine's, "
+    option(
+        parser,
+        "--min-token-prob P",
+        "least estimate of a token that agentspec drafts, 0 to 1 (default: the engine's, "
         f"{EngineConfig().min_token_prob:g}; servers use 0.16 / N and at most 0.02, because their controller cuts drafts "
         "that do not pay)",
+        type=float,
     )
     start = parser.add_mutually_exclusive_group()
-    start.add_argument("--cold", action="store_true", help="begin with nothing learnt (default)")
-    start.add_argument("--warm", nargs="+", metavar="TRACE", help="learn the outputs of these traces first")
-    parser.add_argument(
-        "--estimates",
-        type=Path,
-        metavar="FILE",
-        help="estimates of agentspec that `agentspec tune` wrote (default: its own)",
+    switch(start, "--cold", "begin with nothing learnt (default)")
+    option(start, "--warm TRACE", "learn the outputs of these traces first", nargs="+")
+    option(
+        parser, "--estimates FILE", "estimates of agentspec that `agentspec tune` wrote (default: its own)", type=Path
     )
-    parser.add_argument(
+    switch(
+        parser,
         "--curve",
-        action="store_true",
-        help="sweep each system over its own settings, with "
+        "sweep each system over its own settings, with "
         f"{', '.join(map(str, _CURVE_TOKENS))} tokens unless --max-draft-tokens says otherwise, and name the settings "
         "that no other one beats with fewer drafted tokens",
     )
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw accepted over drafted tokens to a .png or .svg file"
-    )
+    option(parser, "--plot FILE", "draw accepted over drafted tokens to a .png or .svg file", type=Path)
     add_corpora(parser)
     add_tokenizer(parser)
-    parser.add_argument(
-        "--concurrency",
+    option(
+        parser,
+        "--concurrency N",
+        "replay N sessions at the same time, those of one task together, as agents or rollouts run beside each "
+        "other; only for agentspec and suffixdecoding (default 1)",
         type=int,
         default=1,
-        metavar="N",
-        help="replay N sessions at the same time, those of one task together, as agents or rollouts run beside each "
-        "other; only for agentspec and suffixdecoding (default 1)",
     )
-    parser.add_argument(
+    switch(
+        parser,
         "--name-groups",
-        action="store_true",
-        help="with --concurrency: name a group for the calls that the sessions of a task make at the same time; without "
+        "with --concurrency: name a group for the calls that the sessions of a task make at the same time; without "
         "it, requests draft from each other only if their prompts are equal",
     )
-    parser.add_argument(
-        "--siblings",
-        type=int,
-        metavar="N",
-        help="with --concurrency: number of other running requests that one of agentspec's drafts from (default "
+    option(
+        parser,
+        "--siblings N",
+        "with --concurrency: number of other running requests that one of agentspec's drafts from (default "
         f"{EngineConfig().max_siblings})",
+        type=int,
     )
-    parser.add_argument(
-        "--sources",
+    option(
+        parser,
+        "--sources LIST",
+        f"draft from these sources only, out of {','.join(SOURCES)}: the request's own text, the outputs of others, "
+        "and the files of --corpus; may be repeated; only for agentspec and suffixdecoding (default: all)",
         action="append",
         type=names,
-        metavar="LIST",
-        help=f"draft from these sources only, out of {','.join(SOURCES)}: the request's own text, the outputs of others, "
-        "and the files of --corpus; may be repeated; only for agentspec and suffixdecoding (default: all)",
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="replay the first N calls of each trace")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    option(parser, "--limit N", "replay the first N calls of each trace", type=int)
+    option(parser, "--json FILE", "write the figures to FILE", type=Path)
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
@@ -202,7 +197,7 @@ def _rows(
                         for least in swept
                     ]
                 else:
-                    variants = PEERS[system](max_draft_tokens, [*warm, *calls], args.curve)
+                    variants = PEERS[system](max_draft_tokens, args.curve)
                 for variant in variants:
                     measured = _measure(
                         variant, trace.name, warm, calls, max_draft_tokens, args.concurrency, args.name_groups
@@ -341,16 +336,12 @@ def _own_variant(
     return Variant(system, ", ".join(parts) or "defaults", make)
 
 
-def _oracle_variants(max_draft_tokens: int, calls: Sequence[Call], curve: bool) -> list[Variant]:
-    return [Variant("oracle", "longest copy", partial(Oracle, calls, max_draft_tokens))]
-
-
-def _arctic_variants(max_draft_tokens: int, calls: Sequence[Call], curve: bool) -> list[Variant]:
+def _arctic_variants(max_draft_tokens: int, curve: bool) -> list[Variant]:
     arctic = importlib.import_module("agentspec.evals.peers.arctic")
     return [Variant("arctic", str(setting), partial(arctic.Arctic, setting)) for setting in arctic.SETTINGS]
 
 
-def _ngram_variants(max_draft_tokens: int, calls: Sequence[Call], curve: bool) -> list[Variant]:
+def _ngram_variants(max_draft_tokens: int, curve: bool) -> list[Variant]:
     ngram = importlib.import_module("agentspec.evals.peers.ngram")
     return [
         Variant("ngram", str(setting), partial(ngram.Ngram, max_draft_tokens, setting))
@@ -358,13 +349,8 @@ def _ngram_variants(max_draft_tokens: int, calls: Sequence[Call], curve: bool) -
     ]
 
 
-# Peers: name -> function from a limit of draft tokens, all calls in order, those to learn first, and whether to sweep the
-# peer's settings, to the variants
-PEERS: dict[str, Callable[[int, Sequence[Call], bool], list[Variant]]] = {
-    "arctic": _arctic_variants,
-    "ngram": _ngram_variants,
-    "oracle": _oracle_variants,
-}
+# Peers: name -> function from a limit of draft tokens, and whether to sweep the peer's settings, to the variants
+PEERS: dict[str, Callable[[int, bool], list[Variant]]] = {"arctic": _arctic_variants, "ngram": _ngram_variants}
 
 # A row's key -> its title and format
 _COLUMNS = {

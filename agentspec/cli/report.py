@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentspec.analysis.report import ReportConfig, find_tokenizer, report_facts, summary
+from agentspec.cli.options import option
 from agentspec.errors import ConfigError
 from agentspec.simulation import BUILT_IN_PROFILES
 
@@ -23,49 +24,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     add = parser.add_argument
     add("paths", nargs="+", type=Path, metavar="PATH", help="a log, or a folder with logs; formats are recognized")
-    add(
-        "--tokenizer",
-        metavar="NAME|PATH",
-        help="the served model's tokenizer: a tokenizer.json, tekken .json or .tiktoken file, the model's folder, or an "
+    option(
+        parser,
+        "--tokenizer NAME|PATH",
+        "the served model's tokenizer: a tokenizer.json, tekken .json or .tiktoken file, the model's folder, or an "
         "installed package with a tokenizer (default: mistral_common's newest tekken)",
     )
-    add("--out", type=Path, metavar="FILE", help="write the report as one HTML page")
-    add(
-        "--json",
+    option(parser, "--out FILE", "write the report as one HTML page", type=Path)
+    option(
+        parser,
+        "--json FILE",
+        "write the facts as JSON; `python -m agentspec.analysis.report.schema` prints their schema",
         type=Path,
-        metavar="FILE",
-        help="write the facts as JSON; `python -m agentspec.analysis.report.schema` prints their schema",
     )
-    add(
-        "--profile",
-        action="append",
-        metavar="NAME|FILE",
-        help=f"step times: a file of `agentspec profile`, or one of {', '.join(BUILT_IN_PROFILES)}; may be "
+    option(
+        parser,
+        "--profile NAME|FILE",
+        f"step times: a file of `agentspec profile`, or one of {', '.join(BUILT_IN_PROFILES)}; may be "
         "repeated; the verdict and its flags are for the device of the first one (default smartspec-a100-7b, a GPU)",
+        action="append",
     )
-    add(
-        "--concurrency", default="1,8,64", metavar="LIST", help="clients to predict speed-ups for (default %(default)s)"
+    option(parser, "--concurrency LIST", "clients to predict speed-ups for (default %(default)s)", default="1,8,64")
+    option(
+        parser, "--memory-mb MB", "memory limit; a larger log is sampled (default %(default)s)", type=int, default=1024
     )
-    add(
-        "--memory-mb",
-        type=int,
-        default=1024,
-        metavar="MB",
-        help="memory limit; a larger log is sampled (default %(default)s)",
-    )
-    add(
-        "--seconds",
+    option(
+        parser,
+        "--seconds S",
+        "the most time that the report may take; as many outputs are replayed, in parts if they are long, as it "
+        "allows (default %(default)g)",
         type=float,
         default=60.0,
-        metavar="S",
-        help="the most time that the report may take; as many outputs are replayed, in parts if they are long, as it "
-        "allows (default %(default)g)",
     )
-    add(
-        "--replay", type=int, metavar="N", help="replay exactly N outputs, to repeat a report, whatever time that takes"
-    )
-    add("--seed", type=int, default=0, metavar="S", help="seed of all draws (default %(default)s)")
-    add("--model", metavar="PATH", help="the served model, for the verdict's command")
+    option(parser, "--replay N", "replay exactly N outputs, to repeat a report, whatever time that takes", type=int)
+    option(parser, "--seed S", "seed of all draws (default %(default)s)", type=int, default=0)
+    option(parser, "--model PATH", "the served model, for the verdict's command")
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from agentspec.cli.options import read_key_file
+from agentspec.cli.options import option, read_key_file, switch
 from agentspec.errors import ConfigError, ManagementError
 from agentspec.observe.admin_client import AdminClient
 
@@ -20,13 +20,11 @@ def add_actions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add = actions.add_parser("add", help="send documents to a running server, which drafts from them until it ends")
     add.add_argument("name", help="name to list and remove the corpus by")
     add.add_argument("files", nargs="*", type=Path, metavar="PATH", help="a text or JSONL file, or a folder of them")
-    add.add_argument("--all", action="store_true", help="allow all tenants to draft from it")
-    add.add_argument("--tenant", action="append", default=[], metavar="NAME", help="allow this tenant; may be repeated")
-    add.add_argument("--namespace", action="append", default=[], metavar="ID", help="allow a namespace by its id")
-    add.add_argument("--server-file", metavar="PATH", help="a file on the server, below its AGENTSPEC_ADMIN_FOLDER")
-    add.add_argument(
-        "--wait", type=float, default=3600.0, metavar="S", help="seconds to wait for it (default 3600; 0: do not wait)"
-    )
+    switch(add, "--all", "allow all tenants to draft from it")
+    option(add, "--tenant NAME", "allow this tenant; may be repeated", action="append", default=[])
+    option(add, "--namespace ID", "allow a namespace by its id", action="append", default=[])
+    option(add, "--server-file PATH", "a file on the server, below its AGENTSPEC_ADMIN_FOLDER")
+    option(add, "--wait S", "seconds to wait for it (default 3600; 0: do not wait)", type=float, default=3600.0)
     _add_server(add)
     _add_server(actions.add_parser("ls", help="list a running server's corpora"))
     remove = actions.add_parser("rm", help="remove a corpus from a running server")
@@ -121,11 +119,7 @@ def _write_documents(files: Iterable[Path], stream: IO[bytes]) -> None:
 
 
 def _add_server(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--server", required=True, metavar="URL", help="http://HOST:PORT of the server")
-    parser.add_argument(
-        "--admin-key-file", type=Path, metavar="FILE", help="file with the key of the server's --admin-api-key"
-    )
-    parser.add_argument(
-        "--timeout", type=float, default=60.0, metavar="S", help="seconds to wait for an answer (default 60)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    option(parser, "--server URL", "http://HOST:PORT of the server", required=True)
+    option(parser, "--admin-key-file FILE", "file with the key of the server's --admin-api-key", type=Path)
+    option(parser, "--timeout S", "seconds to wait for an answer (default 60)", type=float, default=60.0)
+    switch(parser, "--json", "print the answer as JSON")

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from agentspec.cli.options import add_tokenizer
+from agentspec.cli.options import add_tokenizer, option, switch
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
 from agentspec.progress import Progress
@@ -49,72 +49,67 @@ _WARM_SHARE, _STEADY_ROUNDS = 0.25, 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--profile",
+    option(
+        parser,
+        "--profile NAME|FILE",
+        f"step times: a file of `agentspec profile`, or one of {', '.join(BUILT_IN_PROFILES)} (default %(default)s)",
         default="smartspec-a100-7b",
-        metavar="NAME|FILE",
-        help=f"step times: a file of `agentspec profile`, or one of {', '.join(BUILT_IN_PROFILES)} (default %(default)s)",
     )
-    add(
-        "--acceptance",
+    option(
+        parser,
+        "--acceptance FILE|TRACE|RATE",
+        f"accepted tokens: a file of --save-acceptance, a trace to replay (PATH or PATH@START:STOP), or {rate_forms}",
         required=True,
-        metavar="FILE|TRACE|RATE",
-        help="accepted tokens: a file of --save-acceptance, a trace to replay (PATH or PATH@START:STOP), or "
-        f"{rate_forms}",
     )
-    add("--warm", nargs="+", default=[], metavar="TRACE", help="learn the outputs of these traces before a replay")
-    add("--save-acceptance", type=Path, metavar="FILE", help="save the acceptance of a replay as .npz")
+    option(parser, "--warm TRACE", "learn the outputs of these traces before a replay", nargs="+", default=[])
+    option(parser, "--save-acceptance FILE", "save the acceptance of a replay as .npz", type=Path)
     add_tokenizer(parser)
-    add(
-        "--arrivals",
+    option(
+        parser,
+        "--arrivals FORM",
+        f"{arrival_forms}; a RATE that ends with x is a multiple of plain decoding's service rate; numbers may be "
+        "lists such as 1,2,4; may be repeated",
         action="append",
         required=True,
-        metavar="FORM",
-        help=f"{arrival_forms}; a RATE that ends with x is a multiple of plain decoding's service rate; numbers may be "
-        "lists such as 1,2,4; may be repeated",
     )
-    add(
-        "--controller",
+    option(
+        parser,
+        "--controller NAME",
+        f"one of {', '.join(CONTROLLERS)}; may be repeated (default goodput and fixed:0)",
         action="append",
-        metavar="NAME",
-        help=f"one of {', '.join(CONTROLLERS)}; may be repeated (default goodput and fixed:0)",
     )
-    add("--requests", type=int, default=200, metavar="N", help="requests per run (default %(default)s)")
-    add("--seed", type=int, action="append", metavar="S", help="seed of all draws; may be repeated (default 0)")
-    add("--prompt-tokens", type=int, default=128, metavar="N", help="per synthetic request (default %(default)s)")
-    add("--output-tokens", type=int, default=128, metavar="N", help="per synthetic request (default %(default)s)")
-    add("--max-draft-tokens", type=int, default=31, metavar="N", help="at most N per row (default %(default)s)")
-    add("--max-running", type=int, default=256, metavar="N", help="at most N requests at a time (default %(default)s)")
-    add("--kv-tokens", type=int, default=1 << 20, metavar="N", help="size of the KV cache (default %(default)s)")
-    add("--prefill-tokens", type=int, default=8192, metavar="N", help="at most N per step (default %(default)s)")
-    add(
-        "--widths",
-        default="profile",
-        metavar="LIST",
-        help="widths that a step may have: a list such as 1,2,4, `any`, or `profile` for the profile's widths (the "
+    option(parser, "--requests N", "requests per run (default %(default)s)", type=int, default=200)
+    option(parser, "--seed S", "seed of all draws; may be repeated (default 0)", type=int, action="append")
+    option(parser, "--prompt-tokens N", "per synthetic request (default %(default)s)", type=int, default=128)
+    option(parser, "--output-tokens N", "per synthetic request (default %(default)s)", type=int, default=128)
+    option(parser, "--max-draft-tokens N", "at most N per row (default %(default)s)", type=int, default=31)
+    option(parser, "--max-running N", "at most N requests at a time (default %(default)s)", type=int, default=256)
+    option(parser, "--kv-tokens N", "size of the KV cache (default %(default)s)", type=int, default=1 << 20)
+    option(parser, "--prefill-tokens N", "at most N per step (default %(default)s)", type=int, default=8192)
+    option(
+        parser,
+        "--widths LIST",
+        "widths that a step may have: a list such as 1,2,4, `any`, or `profile` for the profile's widths (the "
         "default; with --ragged: any)",
+        default="profile",
     )
-    add("--draft-us", type=float, default=0.0, metavar="US", help="microseconds of drafting per row (default 0)")
-    add(
+    option(parser, "--draft-us US", "microseconds of drafting per row (default 0)", type=float, default=0.0)
+    option(
+        parser,
         "--admission",
+        "when a waiting request starts: as soon as there is room, or only if the steps then yield more tokens a second "
+        "(SmartSpec, algorithm 2; default %(default)s)",
         choices=("slots", "goodput"),
         default="slots",
-        help="when a waiting request starts: as soon as there is room, or only if the steps then yield more tokens a second "
-        "(SmartSpec, algorithm 2; default %(default)s)",
     )
-    add(
-        "--foresee",
-        action="store_true",
-        help="tell controllers which drafted tokens will be accepted, as an oracle would",
-    )
-    add("--whole-batches", action="store_true", help="decode each batch to its end before the next one begins")
-    add("--ragged", action="store_true", help="verify rows without padding, as the reference kernels do")
-    add("--no-prefix-cache", action="store_true", help="compute every prompt in full")
-    add("--extrapolate", action="store_true", help="allow steps outside the measured range of the profile")
-    add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    add("--markdown", type=Path, metavar="FILE", help="write tables to FILE")
-    add("--plot", type=Path, metavar="FILE", help="draw latency over arrivals to a .png or .svg file")
+    switch(parser, "--foresee", "tell controllers which drafted tokens will be accepted, as an oracle would")
+    switch(parser, "--whole-batches", "decode each batch to its end before the next one begins")
+    switch(parser, "--ragged", "verify rows without padding, as the reference kernels do")
+    switch(parser, "--no-prefix-cache", "compute every prompt in full")
+    switch(parser, "--extrapolate", "allow steps outside the measured range of the profile")
+    option(parser, "--json FILE", "write the figures to FILE", type=Path)
+    option(parser, "--markdown FILE", "write tables to FILE", type=Path)
+    option(parser, "--plot FILE", "draw latency over arrivals to a .png or .svg file", type=Path)
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agentspec.cli.options import add_server_options, client
+from agentspec.cli.options import add_server_options, client, option, switch
 from agentspec.errors import ConfigError, ServerError
 from agentspec.observe.client import ServerClient, ServerState
 from agentspec.observe.counts import change
@@ -19,13 +19,9 @@ from agentspec.observe.view import plain, sections, title
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="the server, such as http://localhost:30000")
-    parser.add_argument(
-        "--interval", type=float, default=2.0, metavar="S", help="seconds between two readings (default 2)"
-    )
-    parser.add_argument(
-        "--once", action="store_true", help="print one reading as plain text: the counts since the server's start"
-    )
-    parser.add_argument("--json", action="store_true", help="print one reading as JSON")
+    option(parser, "--interval S", "seconds between two readings (default 2)", type=float, default=2.0)
+    switch(parser, "--once", "print one reading as plain text: the counts since the server's start")
+    switch(parser, "--json", "print one reading as JSON")
     add_server_options(parser)
     parser.epilog = (
         "Rates are differences of two readings, so the first screen counts from the server's start. The live view needs "

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from agentspec.analysis.replay import Call, load_tokenizer, read_trace
 from agentspec.analysis.replay.tuning import Quality, check_scipy, collect_trials, fit, measure
-from agentspec.cli.options import add_corpora, add_tokenizer, corpora_of
+from agentspec.cli.options import add_corpora, add_tokenizer, corpora_of, option
 from agentspec.config import EngineConfig
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
@@ -41,60 +41,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="PATH, or PATH@START:STOP for a slice of sessions; with --draft-model a log that has prompts, of any format that "
         "agentspec report reads",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the estimates to write")
-    parser.add_argument(
-        "--start",
+    option(parser, "--out FILE", "the estimates to write", type=Path)
+    option(
+        parser,
+        "--start FILE",
+        "estimates to begin with (default: agentspec's own); if a fit changes much, fit again from its result",
         type=Path,
-        metavar="FILE",
-        help="estimates to begin with (default: agentspec's own); if a fit changes much, fit again from its result",
     )
-    parser.add_argument(
-        "--holdout", type=int, default=4, metavar="K", help="keep every K-th session out to measure on (default 4)"
-    )
-    parser.add_argument(
-        "--max-draft-tokens",
+    option(parser, "--holdout K", "keep every K-th session out to measure on (default 4)", type=int, default=4)
+    option(
+        parser,
+        "--max-draft-tokens N",
+        "greatest number of drafted tokens per step in measurements (default 16)",
         type=int,
         default=16,
-        metavar="N",
-        help="greatest number of drafted tokens per step in measurements (default 16)",
     )
-    parser.add_argument(
-        "--token-cost",
+    option(
+        parser,
+        "--token-cost C",
+        "cost of drafting a token, in accepted tokens, for the choice of min_token_prob (default 0.05)",
         type=float,
         default=0.05,
-        metavar="C",
-        help="cost of drafting a token, in accepted tokens, for the choice of min_token_prob (default 0.05)",
     )
     add_tokenizer(parser)
     add_corpora(parser)
-    parser.add_argument(
-        "--draft-model",
-        metavar="PATH",
-        help="find the best stop_threshold for this draft model, an EAGLE head or a small model, on servers that this command "
+    option(
+        parser,
+        "--draft-model PATH",
+        "find the best stop_threshold for this draft model, an EAGLE head or a small model, on servers that this command "
         "starts. All unknown arguments go to SGLang, written as --flag=value",
     )
-    parser.add_argument("--model", metavar="PATH", help="with --draft-model: the model to serve")
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=10,
-        metavar="N",
-        help="with --draft-model: the longest draft, in tokens (default 10)",
-    )
-    parser.add_argument(
-        "--rows",
+    option(parser, "--model PATH", "with --draft-model: the model to serve")
+    option(parser, "--steps N", "with --draft-model: the longest draft, in tokens (default 10)", type=int, default=10)
+    option(
+        parser,
+        "--rows N",
+        "with --draft-model: number of requests that usually run at the same time (default 1)",
         type=int,
         default=1,
-        metavar="N",
-        help="with --draft-model: number of requests that usually run at the same time (default 1)",
     )
-    parser.add_argument(
-        "--profile",
+    option(
+        parser,
+        "--profile FILE",
+        "with --draft-model: the times of both models, from agentspec profile --draft-model (default: measure them)",
         type=Path,
-        metavar="FILE",
-        help="with --draft-model: the times of both models, from agentspec profile --draft-model (default: measure them)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    option(parser, "--json FILE", "write the figures to FILE", type=Path)
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:

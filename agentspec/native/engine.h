@@ -106,8 +106,7 @@ struct DraftSpans {
   std::span<std::int32_t> match_lens;
   std::span<float> scores;
   std::span<std::uint8_t> outcomes;
-  std::span<std::int64_t> lengths;  // [b], number of tokens of each row's text
-  std::span<std::int32_t> rooms;    // [b], the most nodes that each row was allowed, its root not counted
+  std::span<std::int32_t> rooms;  // [b], the most nodes that each row was allowed, its root not counted
 };
 
 // Indexes the texts of open requests and the outputs of finished ones, and drafts from both. All methods are
@@ -145,26 +144,21 @@ class Engine {
   void open(const std::string& request_id, std::span<const Token> prompt, const std::string& name,
             const OpenOptions& options = {});
   [[nodiscard]] Rows rows(std::span<const std::string_view> request_ids) const;
-  // Appends the tokens that a step accepted to each row's text. `accepted` is [b, width]: the number of
-  // tokens, then the tokens. If `lengths` is not empty, row i grows only if its text has lengths[i] tokens.
-  // The last draft is kept for learn(). A row with a token outside the vocabulary, or with an index that
-  // cannot grow, loses its index and gets no more drafts. Returns the number of such rows.
-  std::size_t grow(const Rows& rows, std::span<const std::int64_t> accepted, std::size_t width,
-                   std::span<const std::int64_t> lengths);
-  // Like grow(), for a forward after which row i has ends[i] tokens in the KV cache, of which padding[i] are
-  // not in its text (`padding` may be empty). The last accepted token has no KV yet. A row grows only if its
-  // text lacks exactly these tokens. The ends are kept for draft_followed().
+  // Appends to each row's text the tokens that a forward accepted. `accepted` is [b, width]: the number of
+  // tokens, then the tokens. After the forward, row i has ends[i] tokens in the KV cache, of which padding[i]
+  // are not in its text (`padding` may be empty). The last accepted token has no KV yet. A row grows only if
+  // its text lacks exactly these tokens. The last draft is kept for learn(), and the ends for
+  // draft_followed(). A row with a token outside the vocabulary, or with an index that cannot grow, loses its
+  // index and gets no more drafts. Returns the number of such rows.
   std::size_t follow(const Rows& rows, std::span<const std::int64_t> accepted, std::size_t width,
                      std::span<const std::int64_t> ends, std::span<const std::int64_t> padding);
-  // Learns from what grow() appended. It is a call of its own because the next draft does not need its
+  // Learns from what follow() appended. It is a call of its own because the next draft does not need its
   // result.
   void learn(const Rows& rows);
-  // Drafts for the rows as draft() below does, with at most `max_tokens` nodes per row. If `lengths` is not
-  // empty, a row whose text has another length gets only its root.
-  std::size_t draft(const Rows& rows, std::span<const std::int64_t> lengths, std::int32_t max_tokens,
-                    const DraftSpans& out);
-  // Drafts like the call above. A row whose text is not what follow() last reported gets only its root.
-  // Writes to `ends`, [b], what was reported; -1 if nothing was.
+  // Drafts for the rows as draft() below does, with at most `max_tokens` nodes per row, in memory of the
+  // caller. A row whose text is not what follow() last reported gets only its root. Writes to `ends`, [b],
+  // what was reported; -1 if nothing was. Returns the number of nodes. Throws ConfigError if `out` has no
+  // room for the largest drafts that the limits allow.
   std::size_t draft_followed(const Rows& rows, std::span<const std::int64_t> padding, std::int32_t max_tokens,
                              const DraftSpans& out, std::span<std::int64_t> ends);
   // Appends the tokens of an output that the request's text lacks, in one call, so that follow() cannot
@@ -179,10 +173,6 @@ class Engine {
              DraftBatch& batch) {
     draft(std::vector<std::string_view>(request_ids.begin(), request_ids.end()), max_tokens, batch);
   }
-  // Writes to the first elements of `out` and returns the number of nodes. Throws ConfigError if `out` has no
-  // room for the largest drafts that the limits allow.
-  std::size_t draft(std::span<const std::string_view> request_ids, std::span<const std::int32_t> max_tokens,
-                    const DraftSpans& out);
   // Ends the request. With `keep`, the first num_output_tokens tokens of its output go to the global index.
   // Returns the output's id there (output_id.h), or 0 if it is not kept.
   std::uint64_t close(const std::string& request_id, bool keep, std::optional<std::size_t> num_output_tokens);
@@ -207,11 +197,6 @@ class Engine {
   // Both return the number of deleted outputs: those of a request, or those older than `before`.
   std::size_t erase_request(const std::string& name, std::string_view request_id);
   std::size_t expire(const std::string& name, std::int64_t before);
-
-  // Writes a namespace's outputs to a file as one segment. Returns the number of outputs.
-  std::size_t save(const std::string& name, const std::string& path);
-  // Adds a file's outputs to a namespace, before those it has. Returns the number of outputs.
-  std::size_t load(const std::string& name, const std::string& path);
 
   // Everything that the namespace has at one moment; see GlobalSnapshot.
   [[nodiscard]] GlobalSnapshot snapshot(const std::string& name) const;
@@ -312,7 +297,6 @@ class Engine {
   [[nodiscard]] std::uint64_t expect(const std::string& name, const Output& output);
   bool post_output(const std::string& name, Output&& output, std::uint64_t serial);
   void add_output(const std::string& name, const Output& output, std::uint64_t serial);
-  std::size_t merge_and_save(const std::string& name, const std::string& path);
   void compact_later();
   void compact();
   // The namespaces that count an erasure, in addition to those in which it finds something.
@@ -336,10 +320,6 @@ class Engine {
   void learn(Request& request, std::span<const DraftNode> drafted, std::span<const Token> tokens);
   void learn_judged(Request& request);
   bool grow(Request& request, std::span<const std::int64_t> tokens);
-  std::size_t grow_locked(const Rows& rows, std::span<const std::int64_t> accepted, std::size_t width,
-                          std::span<const std::int64_t> lengths);
-  std::size_t draft_locked(const Rows& rows, std::span<const std::int64_t> lengths, std::int32_t max_tokens,
-                           const DraftSpans& out);
   std::size_t draft_into(const DraftSpans& out);
   void find_rows(std::span<const std::string_view> request_ids, std::span<const std::int32_t> max_tokens);
   void draft_rows(DraftBatch& batch);
@@ -362,7 +342,6 @@ class Engine {
   std::uint64_t next_waiting_ = 1;
   std::vector<RequestPtr> rows_;  // scratch of draft(), like the next four
   std::vector<std::int32_t> limits_;
-  std::vector<std::int64_t> lengths_;
   std::vector<const Request*> sorted_;
   DraftBatch batch_;
   std::vector<RequestPtr> to_show_;  // requests whose siblings do not see all of their output yet

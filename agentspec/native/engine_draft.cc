@@ -98,38 +98,6 @@ bool Engine::grow(Request& request, std::span<const std::int64_t> tokens) {
   return false;
 }
 
-std::size_t Engine::grow(const Rows& rows, std::span<const std::int64_t> accepted, std::size_t width,
-                         std::span<const std::int64_t> lengths) {
-  const std::size_t b = rows.size();
-  if (width == 0 || accepted.size() != b * width || (!lengths.empty() && lengths.size() != b)) {
-    throw ConfigError("accepted must be [" + std::to_string(b) + ", width] and lengths [" +
-                      std::to_string(b) + "] or nothing, got " + std::to_string(accepted.size()) + " and " +
-                      std::to_string(lengths.size()) + " elements; pass those of the rows' step");
-  }
-  const std::lock_guard lock(mutex_);
-  return grow_locked(rows, accepted, width, lengths);
-}
-
-std::size_t Engine::grow_locked(const Rows& rows, std::span<const std::int64_t> accepted, std::size_t width,
-                                std::span<const std::int64_t> lengths) {
-  std::size_t num_lost = 0;
-  for (std::size_t row = 0; row < rows.size(); ++row) {
-    Request* const request = rows.requests_[row].get();
-    if (request == nullptr || !request->is_open) continue;
-    if (!lengths.empty() && request->length() != static_cast<std::size_t>(lengths[row])) continue;
-    const std::int64_t count = accepted[row * width];
-    if (count <= 0) continue;
-    const auto kept = std::min(static_cast<std::size_t>(count), width - 1);
-    if (kept == 0) continue;
-    if (!grow(*request, accepted.subspan(row * width + 1, kept))) {
-      ++num_lost;
-    } else {
-      show_later(rows.requests_[row]);
-    }
-  }
-  return num_lost;
-}
-
 std::size_t Engine::follow(const Rows& rows, std::span<const std::int64_t> accepted, std::size_t width,
                            std::span<const std::int64_t> ends, std::span<const std::int64_t> padding) {
   const std::size_t b = rows.size();
@@ -141,17 +109,25 @@ std::size_t Engine::follow(const Rows& rows, std::span<const std::int64_t> accep
                       " elements; pass those of one forward");
   }
   const std::lock_guard lock(mutex_);
-  lengths_.resize(b);
+  std::size_t num_lost = 0;
   for (std::size_t row = 0; row < b; ++row) {
-    const std::int64_t count = accepted[row * width];
+    Request* const request = rows.requests_[row].get();
+    if (request == nullptr) continue;
     // A device that failed may report anything.
     const bool is_end = ends[row] >= 0 && ends[row] <= std::numeric_limits<std::int32_t>::max();
-    const bool is_count = count >= 0 && count < static_cast<std::int64_t>(width);
+    request->end = is_end ? ends[row] : -1;
+    const std::int64_t count = accepted[row * width];
+    if (!request->is_open || !is_end || count <= 0 || count >= static_cast<std::int64_t>(width)) continue;
     // The last accepted token has no KV yet.
-    lengths_[row] = is_end && is_count ? ends[row] + 1 - (padding.empty() ? 0 : padding[row]) - count : -1;
-    if (Request* const request = rows.requests_[row].get()) request->end = is_end ? ends[row] : -1;
+    const std::int64_t length = ends[row] + 1 - (padding.empty() ? 0 : padding[row]) - count;
+    if (length != static_cast<std::int64_t>(request->length())) continue;
+    if (grow(*request, accepted.subspan(row * width + 1, static_cast<std::size_t>(count)))) {
+      show_later(rows.requests_[row]);
+    } else {
+      ++num_lost;
+    }
   }
-  return grow_locked(rows, accepted, width, lengths_);
+  return num_lost;
 }
 
 void Engine::complete(const std::string& request_id, std::span<const Token> output) {
@@ -274,24 +250,6 @@ void Engine::draft(std::span<const std::string_view> request_ids, std::span<cons
   draft_rows(batch);
 }
 
-std::size_t Engine::draft(std::span<const std::string_view> request_ids,
-                          std::span<const std::int32_t> max_tokens, const DraftSpans& out) {
-  const std::lock_guard lock(mutex_);
-  find_rows(request_ids, max_tokens);
-  return draft_into(out);
-}
-
-std::size_t Engine::draft(const Rows& rows, std::span<const std::int64_t> lengths, std::int32_t max_tokens,
-                          const DraftSpans& out) {
-  const std::size_t b = rows.size();
-  if (max_tokens < 0 || (!lengths.empty() && lengths.size() != b)) {
-    throw ConfigError("max_tokens must be >= 0 and lengths [" + std::to_string(b) + "] or nothing, got " +
-                      std::to_string(max_tokens) + " and " + std::to_string(lengths.size()) + " lengths");
-  }
-  const std::lock_guard lock(mutex_);
-  return draft_locked(rows, lengths, max_tokens, out);
-}
-
 std::size_t Engine::draft_followed(const Rows& rows, std::span<const std::int64_t> padding,
                                    std::int32_t max_tokens, const DraftSpans& out,
                                    std::span<std::int64_t> ends) {
@@ -302,41 +260,28 @@ std::size_t Engine::draft_followed(const Rows& rows, std::span<const std::int64_
                       std::to_string(ends.size()) + " and " + std::to_string(padding.size()) + " elements");
   }
   const std::lock_guard lock(mutex_);
-  lengths_.resize(b);
-  for (std::size_t row = 0; row < b; ++row) {
-    const Request* const request = rows.requests_[row].get();
-    ends[row] = request == nullptr ? -1 : request->end;
-    lengths_[row] = ends[row] < 0 ? -1 : ends[row] + 1 - (padding.empty() ? 0 : padding[row]);
-  }
-  return draft_locked(rows, lengths_, max_tokens, out);
-}
-
-std::size_t Engine::draft_locked(const Rows& rows, std::span<const std::int64_t> lengths,
-                                 std::int32_t max_tokens, const DraftSpans& out) {
-  const std::size_t b = rows.size();
   rows_.assign(rows.requests_.begin(), rows.requests_.end());
-  limits_.clear();
+  limits_.assign(b, 0);
   const std::int32_t most = std::min(max_tokens, config_.max_draft_tokens);
+  const auto is_known = [&](const Request& request, std::size_t row) {
+    return ends[row] >= 0 && static_cast<std::int64_t>(request.length()) ==
+                                 ends[row] + 1 - (padding.empty() ? 0 : padding[row]);
+  };
   for (std::size_t row = 0; row < b; ++row) {
     RequestPtr& request = rows_[row];
-    limits_.push_back(0);
+    ends[row] = request == nullptr ? -1 : request->end;
     if (request && !request->is_open) request.reset();
-    if (!request) continue;
+    if (!request || !is_known(*request, row)) continue;
     // One token of the room is left for the bonus token.
     const std::size_t length = request->length();
     const std::size_t left = request->max_length > length ? request->max_length - length - 1 : 0;
-    const bool is_known = lengths.empty() || length == static_cast<std::size_t>(lengths[row]);
-    if (is_known) limits_.back() = static_cast<std::int32_t>(std::min(left, static_cast<std::size_t>(most)));
+    limits_[row] = static_cast<std::int32_t>(std::min(left, static_cast<std::size_t>(most)));
   }
   const std::size_t nodes = draft_into(out);
   for (std::size_t row = 0; row < b; ++row) {
-    const Request* const request = rows.requests_[row].get();
-    const std::size_t length = request == nullptr ? 0 : request->length();
-    const bool is_other = !lengths.empty() && static_cast<std::size_t>(lengths[row]) != length;
-    if (is_other && out.outcomes[row] == static_cast<std::uint8_t>(Outcome::kNoRoom)) {
-      out.outcomes[row] = static_cast<std::uint8_t>(Outcome::kOtherText);
-    }
-    out.lengths[row] = lengths.empty() ? static_cast<std::int64_t>(length) : lengths[row];
+    if (out.outcomes[row] != static_cast<std::uint8_t>(Outcome::kNoRoom)) continue;
+    if (is_known(*rows.requests_[row], row)) continue;
+    out.outcomes[row] = static_cast<std::uint8_t>(Outcome::kOtherText);
   }
   return nodes;
 }

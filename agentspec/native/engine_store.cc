@@ -138,54 +138,6 @@ std::size_t Engine::erase(const std::string* name, const GlobalIndex::IsErased& 
   return num_erased;
 }
 
-std::size_t Engine::save(const std::string& name, const std::string& path) {
-  flush();
-  const std::size_t num_saved = merge_and_save(name, path);
-  // A small part takes more memory sealed than growing.
-  compact_later();
-  return num_saved;
-}
-
-std::size_t Engine::merge_and_save(const std::string& name, const std::string& path) {
-  const std::lock_guard compacting(compacting_mutex_);
-  for (;;) {
-    std::optional<GlobalIndex::Plan> plan;
-    std::shared_ptr<const Segment> segment;
-    {
-      const std::lock_guard adding(adding_mutex_);
-      const std::lock_guard lock(mutex_);
-      plan = global_.plan_merge_of_all(name);
-      if (!plan) {
-        const std::span<const GlobalPart> parts = global_.find(name);
-        if (!parts.empty()) segment = parts.front().segment;
-      }
-    }
-    if (!plan) {
-      if (!segment) return 0;
-      agentspec::save(*segment, path);
-      return segment->outputs().size();
-    }
-    segment = GlobalIndex::seal(*plan, config_.identity(SegmentKind::kOutputs));
-    std::vector<GlobalPart> freed;
-    const std::lock_guard lock(mutex_);
-    freed = global_.publish(*plan, std::move(segment));
-  }
-}
-
-std::size_t Engine::load(const std::string& name, const std::string& path) {
-  const Segment::Identity expected = config_.identity(SegmentKind::kOutputs);
-  std::shared_ptr<const Segment> segment = agentspec::load(path, &expected);
-  const std::size_t num_outputs = segment->outputs().size();
-  {
-    const std::lock_guard lock(mutex_);
-    std::vector<GlobalIndex::DeadSegment> added(1);
-    added.front().segment = std::move(segment);
-    global_.add_segments(name, std::move(added));
-  }
-  compact_later();
-  return num_outputs;
-}
-
 GlobalSnapshot Engine::snapshot(const std::string& name) const {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> waiting;  // serial numbers and ids
   GlobalSnapshot snapshot;

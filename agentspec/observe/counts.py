@@ -45,12 +45,8 @@ class Change:
 
 
 def change(block: Mapping[str, Any], earlier: Mapping[str, Any] | None = None, seconds: float = 0.0) -> Change:
-    """Returns the counts since an earlier reading, or since the server started if there is none.
-
-    Args:
-        block: The block `agentspec` of a rank.
-        earlier: An earlier block of the same rank.
-    """
+    """Returns the counts since an earlier reading, or since the server started if there is none. `block`: the block
+    `agentspec` of a rank. `earlier`: an earlier block of the same rank."""
     counts = _counts(block)
     uptime = float(block.get("uptime_seconds") or 0.0)
     if earlier is None:

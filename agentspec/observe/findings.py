@@ -48,7 +48,6 @@ error, warning, info, ok = (partial(_finding, severity) for severity in Severity
 
 
 def worst_first(findings: list[Finding]) -> list[Finding]:
-    """Sorts findings by severity, the worst first."""
     order = list(Severity)
     return sorted(findings, key=lambda finding: order.index(finding.severity))
 

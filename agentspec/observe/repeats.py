@@ -25,11 +25,8 @@ class Repeats:
 
 
 def repeats_by_namespace(outputs: Sequence[tuple[str, NDArray[np.int32]]]) -> dict[str, Repeats]:
-    """Repeats within and across namespaces.
-
-    Args:
-        outputs: Namespace and tokens, int32[n], of each output, the earliest first.
-    """
+    """Repeats within and across namespaces. `outputs`: namespace and tokens, int32[n], of each output, the earliest
+    first."""
     names = sorted({name for name, _ in outputs})
     numbers = {name: number for number, name in enumerate(names)}
     hashes = [windows(tokens) for _, tokens in outputs]

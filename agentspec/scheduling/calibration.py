@@ -8,8 +8,11 @@ from numpy.typing import NDArray
 _FORGETTING = 0.99
 """Factor by which each verify step discounts the ones before it."""
 _PRIOR_NODES, _PRIOR_CHANCE = 40.0, 0.5
-"""Prior: number of nodes with this estimate, accepted at exactly this rate, that count before any verify step."""
+"""Prior: number of nodes with this estimate that count before any verify step. They are accepted at exactly this rate, or
+at the one that assume() sets."""
 _PRIOR = _PRIOR_NODES * _PRIOR_CHANCE
+_NOTABLE = 0.02 * _PRIOR
+"""Change of the prior's accepted nodes that is worth finding the exponent again, which takes some tens of microseconds."""
 _PRIOR_SIZE, _PRIOR_SUM = np.array([_PRIOR_NODES]), np.array([_PRIOR])
 _LEAST, _MOST = 0.02, 8.0
 _ROUNDS = 3
@@ -28,6 +31,14 @@ class EstimateBias:
         self._estimates = np.zeros(num_columns)
         self._sizes = np.zeros(num_columns)
         self._accepted = 0.0
+        self._assumed = _PRIOR
+
+    def assume(self, exponent: float) -> None:
+        """Sets the exponent of the prior, which other drafts have shown. Each step may call it."""
+        assumed = _PRIOR_NODES * _PRIOR_CHANCE**exponent
+        if abs(assumed - self._assumed) > _NOTABLE:
+            self._assumed = assumed
+            self._solve()
 
     def observe(self, estimates: NDArray[np.float64], sizes: NDArray[np.int64], accepted: float) -> None:
         """Learns from the number of verified nodes that were accepted.
@@ -68,7 +79,7 @@ class EstimateBias:
         used = self._estimates > 0
         sizes = np.concatenate((self._sizes[used], _PRIOR_SIZE))
         logarithms = np.log(np.minimum(np.concatenate((self._estimates[used], _PRIOR_SUM)) / sizes, 0.9999))
-        wanted = self._accepted + _PRIOR
+        wanted = self._accepted + self._assumed
         for _ in range(_ROUNDS):
             terms = sizes * np.exp(self.exponent * logarithms)
             step = (float(terms.sum()) - wanted) / -float((terms * logarithms).sum())

@@ -14,15 +14,8 @@ from agentspec.scheduling import BatchTable, ControlConfig, Controller, Profile,
 from agentspec.simulation import Acceptance, ServerConfig, acceptance_at_rate, is_rate, record_acceptance
 
 CONTROLLERS = (
-    "goodput",
-    "goodput:OBJECTIVE",
-    "smartspec",
-    "smartspec:tree",
-    "batch-table",
-    "roofline",
-    "fixed:LENGTH",
-    "plain",
-)
+    "goodput", "goodput:OBJECTIVE", "smartspec", "smartspec:tree", "batch-table", "roofline", "fixed:LENGTH", "plain",
+)  # fmt: skip
 _BATCH_SIZES = tuple(1 << power for power in range(9))
 
 

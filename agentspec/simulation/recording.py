@@ -32,7 +32,7 @@ class Drafts:
         self._width = width
         self._place = 0
         self._buffers = DraftBuffers(1, width - 1)
-        # One accepted token, as Engine.grow() reads it.
+        # One accepted token, as Engine.follow() reads it.
         self._grown = np.array([[1, 0]], np.int64)
 
     def record(self, engine: Engine, call: Call, *, keep: bool) -> None:
@@ -40,12 +40,13 @@ class Drafts:
         first, count = self._place, len(call.output) - 1
         tokens = np.full((count, self._width), -1, np.int32)
         engine.open(_ID, call.prompt)
+        num_prompt_tokens = engine.num_tokens(_ID)
         rows = engine.rows([_ID])
         for i, token in enumerate(call.output[:-1].tolist()):
             self._grown[0, 1] = token
-            engine.grow(rows, self._grown)
+            engine.follow(rows, self._grown, np.array([num_prompt_tokens + i]))
             engine.learn(rows)
-            batch = engine.draft_rows(rows, out=self._buffers, max_tokens=self._width - 1)
+            batch = engine.draft_followed(rows, out=self._buffers, max_tokens=self._width - 1)
             n = len(batch.tokens)
             self._num_nodes[first + i] = n
             tokens[i, :n] = batch.tokens
@@ -85,10 +86,8 @@ def record_acceptance(
     learnt fewer.
 
     Args:
-        name: Name of the result.
         calls: Calls in the order in which they were sent.
         config: The engine's configuration. A place has at most max_draft_tokens drafted nodes. None: the defaults.
-        warm: Calls that were answered before.
         on_call: Called with the number of finished calls.
     """
     engine = Engine(config or EngineConfig())

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentspec.evals.page.row import Content, Files, Goal, Row, at_least, clients, mean
 from agentspec.evals.page.served_rows import NAMES, Cell, called, cells, speed, told_speed
 from agentspec.workflows.text_to_sql.sql.hardness import HARDNESS
 
-_REAL_NAMES = {**NAMES, "fixed": "all that is drafted"}
+_SINGLE = "single"
+_REAL_NAMES = {**NAMES, "fixed": "all that is drafted", _SINGLE: "the best single system"}
 _REAL_OURS = {"suffix": "suffix drafts", "hybrid-standalone": "hybrid with STANDALONE"}
-# Goals for all cells of a task: the system, its rivals by name, and how the cells count.
-_REAL_GOALS: Mapping[str, tuple[tuple[str, str, str, Callable[[Sequence[float]], float], float], ...]] = {
-    "edits": (
-        ("suffix", "none", "least x plain", min, 4.0),
-        ("hybrid-standalone", "standalone", "mean x STANDALONE", mean, 1.5),
+
+
+class _Bar(NamedTuple):
+    """A goal for cells of a task."""
+
+    system: str
+    rival: str
+    """A kind of systems, or _SINGLE: all that draft in one way, suffix drafts among them."""
+    over: Callable[[Sequence[float]], float]
+    """How the cells count."""
+    times: float
+    cells: tuple[str, int] | None = None
+    """The pass and the number of clients; None: all cells."""
+
+    @property
+    def what(self) -> str:
+        return f"{'least' if self.over is min else 'mean'} x {_REAL_NAMES[self.rival]}"
+
+
+_REAL_GOALS: Mapping[str, tuple[_Bar, ...]] = {
+    "edits": (_Bar("suffix", "none", min, 4.0), _Bar("hybrid-standalone", "standalone", mean, 1.5)),
+    "qwen_sql_agents": (
+        _Bar("suffix", "ngram", mean, 1.1, ("warm", 1)),
+        _Bar("hybrid-standalone", _SINGLE, mean, 1.0, ("warm", 1)),
     ),
-    "qwen_sql_agents": (("suffix", "ngram", "mean x NGRAM", mean, 1.1),),
 }
 
 
 def real_rows(files: Files) -> list[Row]:
     """A real model's own answers: ours beside each rival's best, and what agents do with them."""
     rows: list[Row] = []
-    ratios: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    ratios: list[tuple[str, str, str, tuple[str, int], float]] = []
     last: dict[str, str] = {}
     for name, content in files.items():
         if "stages" in content:
@@ -36,16 +54,11 @@ def real_rows(files: Files) -> list[Row]:
                 rows += _TOLD[task](name, pass_name, cell)
                 continue
             last[task] = name
+            told = [called(rival) + " " + told_speed(cell[rival]) for rival in cell if rival not in _REAL_OURS]
             for system in [system for system in _REAL_OURS if system in cell]:
-                of = speed(cell[system])
-                best: dict[str, float] = {}
-                for rival in [rival for rival in cell if rival not in _REAL_OURS]:
-                    kind = rival.split("-")[0]
-                    best[kind] = max(best.get(kind, 0.0), speed(cell[rival]))
-                for kind, value in best.items():
-                    ratios[task, system, kind].append(of / value)
-                told = [called(rival) + " " + told_speed(cell[rival]) for rival in cell if rival not in _REAL_OURS]
-                first = cell[system][0]
+                of, first = speed(cell[system]), cell[system][0]
+                best = _best(cell, system)
+                ratios += [(task, system, kind, (pass_name, number), of / value) for kind, value in best.items()]
                 same = ", answers differ" if first.get("identical") is False else ""
                 shown = ", ".join(f"{of / value:.2f} x {_REAL_NAMES[kind]}" for kind, value in best.items())
                 rows.append(
@@ -55,15 +68,40 @@ def real_rows(files: Files) -> list[Row]:
                         _REAL_OURS[system],
                         f"{told_speed(cell[system])} tokens/s: {shown}{same}",
                         ", ".join(told),
+                        _as_plain(cell, first),
                     )
                 )
     for task, name in last.items():
-        for system, kind, what, over, goal in _REAL_GOALS.get(task, ()):
-            if some := ratios[task, system, kind]:
-                rows.append(
-                    Row(name, f"{task}, all cells", _REAL_OURS[system], goals=(at_least(what, over(some), goal),))
-                )
+        for bar in _REAL_GOALS.get(task, ()):
+            some = [
+                ratio
+                for of_task, system, kind, cell_key, ratio in ratios
+                if (of_task, system, kind) == (task, bar.system, bar.rival) and bar.cells in (None, cell_key)
+            ]
+            if some:
+                where = "all cells" if bar.cells is None else f"{bar.cells[0]}, {clients(bar.cells[1])}, all cells"
+                goal = at_least(bar.what, bar.over(some), bar.times)
+                rows.append(Row(name, f"{task}, {where}", _REAL_OURS[bar.system], goals=(goal,)))
     return rows
+
+
+def _best(cell: Cell, system: str) -> dict[str, float]:
+    """The best speed of each kind of rivals. The hybrid has the single systems too, suffix drafts among them."""
+    best: dict[str, float] = {}
+    for rival in [rival for rival in cell if rival not in _REAL_OURS]:
+        kind = rival.split("-")[0]
+        best[kind] = max(best.get(kind, 0.0), speed(cell[rival]))
+    if system == "hybrid-standalone" and "suffix" in cell and best:
+        best[_SINGLE] = max(speed(cell["suffix"]), *best.values())
+    return best
+
+
+def _as_plain(cell: Cell, ours: Mapping[str, Any]) -> tuple[Goal, ...]:
+    """In float32, no step may change a token."""
+    if "none" not in cell or "float32" not in ours["server_arguments"]:
+        return ()
+    same = ours["identical"] is True
+    return (Goal("answers are plain SGLang's in float32" if same else "answers differ from plain SGLang's", same),)
 
 
 def _tool_calls(name: str, pass_name: str, cell: Cell) -> Iterator[Row]:

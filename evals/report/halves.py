@@ -78,7 +78,7 @@ def _draw(log: Log, first: set[str], second: set[str], seed: int, outputs: int, 
     found: dict[str, Any] = {"outputs": len(reported.measured), "replayed_outputs": len(replayed.measured)}
     estimates = adapted_estimates(reported, seed, _BUDGET)
     for state, passes in STATES.items():
-        recorded = record(state, reported, passes(reported, seed), None, _BUDGET, estimates=estimates)
+        recorded = record(state, reported, passes(reported, seed), _BUDGET, estimates=estimates)
         ratio = recorded.lengths(WIDTH).ratio(reported) if recorded is not None else None
         truth = serve(replayed, passes(replayed, seed), engine_config(WIDTH, _BUDGET)).accept_length()
         if ratio is None or truth is None:

@@ -251,12 +251,8 @@ def _describe_in_reply(reply: Any, scheduler: Any, recv_req: Any) -> Any:
 
 
 def check_request(sampling: Any, return_logprob: Any) -> None:
-    """Raises ValueError unless a request can be answered.
-
-    Args:
-        sampling: The sampling parameters of the request.
-        return_logprob: Whether the request asks for log probabilities.
-    """
+    """Raises ValueError unless a request can be answered. `return_logprob`: whether the request asks for log
+    probabilities."""
     if not isinstance(sampling, Mapping):
         return
     temperature = sampling.get("temperature")

@@ -31,14 +31,8 @@ _TOKENS, _HOLLOW_TOKENS = 262_144, 2_000_000
 
 def environment(name_or_path: str, variables: Mapping[str, str]) -> dict[str, str]:
     """Variables to add to a server's environment, so that SGLang finds the plugin in each of its processes.
-
-    Args:
-        name_or_path: A device or a file of step times.
-        variables: Other variables to add. Their PYTHONPATH is extended.
-
-    Raises:
-        ConfigError: There is no such device and no such file.
-    """
+    `name_or_path`: A device or a file of step times. `variables`: other variables to add. Their PYTHONPATH is extended.
+    Raises ConfigError if there is no such device and no such file."""
     known = StepTimes.load(name_or_path)
     path = Path(name_or_path)
     paths = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(_SITE)]
@@ -54,11 +48,8 @@ def environment(name_or_path: str, variables: Mapping[str, str]) -> dict[str, st
 
 
 def arguments(model: str, rest: Sequence[str]) -> list[str]:
-    """Arguments of SGLang that an emulated server needs and `rest` does not have.
-
-    Args:
-        model: The folder of the model. Where it holds no weights, none are loaded.
-    """
+    """Arguments of SGLang that an emulated server needs and `rest` does not have. `model`: the folder of the model.
+    Where it holds no weights, none are loaded."""
     given = {argument.partition("=")[0] for argument in rest}
     folder = Path(model)
     hollow = folder.is_dir() and not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin"))
@@ -69,21 +60,15 @@ def arguments(model: str, rest: Sequence[str]) -> list[str]:
 
 
 def chosen() -> StepTimes | None:
-    """The step times that the environment requests; None if it requests no emulation.
-
-    Raises:
-        ConfigError: The step times cannot be read.
-    """
+    """The step times that the environment requests; None if it requests no emulation. Raises ConfigError if the step
+    times cannot be read."""
     name = os.environ.get(VARIABLE)
     return StepTimes.load(name) if name else None
 
 
 def made_clock() -> Clock:
-    """The clock that the environment requests, for this thread.
-
-    Raises:
-        ConfigError: There is no clock of that name, or the system does not support it.
-    """
+    """The clock that the environment requests, for this thread. Raises ConfigError if there is no clock of that name,
+    or the system does not support it."""
     name = os.environ.get(CLOCK_VARIABLE) or "wall"
     if name not in ("wall", "thread"):
         raise ConfigError(f"{CLOCK_VARIABLE} must be wall or thread, got {name!r}")
@@ -91,11 +76,8 @@ def made_clock() -> Clock:
 
 
 def trace_path() -> Path | None:
-    """The file that the environment requests for the Chrome trace; None if it requests none.
-
-    Raises:
-        ConfigError: The file's folder does not exist.
-    """
+    """The file that the environment requests for the Chrome trace; None if it requests none. Raises ConfigError if the
+    file's folder does not exist."""
     name = os.environ.get(TRACE_VARIABLE)
     if not name:
         return None

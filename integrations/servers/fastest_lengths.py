@@ -42,11 +42,8 @@ class FastestLengths:
 
 
 def recorded_prompts(path: Path) -> list[str]:
-    """The prompts of the first calls of a log, or of all logs in a folder.
-
-    Raises:
-        ConfigError: The path does not exist, or there are no prompts.
-    """
+    """The prompts of the first calls of a log, or of all logs in a folder. Raises ConfigError if the path does not
+    exist, or there are no prompts."""
     calls = read_calls(log_files([path]), LogReading())
     prompts = ("\n".join([*(text for _, text in call.messages), call.header]) for _, call in calls if call.has_prompt)
     found = list(islice(prompts, _MOST_PROMPTS))

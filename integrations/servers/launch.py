@@ -26,7 +26,8 @@ _CPU_DEFAULTS: dict[str, str | None] = {
 def launch_command(
     model: str, algorithm: str, rest: Sequence[str], python: str = sys.executable, emulate: str | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """The command line of the server, and the variables to add to its environment.
+    """The command line of the server, and the variables to add to its environment. Raises ConfigError if `model` is a
+    path and nothing is there, or it holds no model; there is no such device.
 
     Args:
         model: a folder with a Hugging Face model, or a name for SGLang to find.
@@ -34,9 +35,6 @@ def launch_command(
         rest: arguments for SGLang; what is given here wins over the defaults for a CPU.
         python: the interpreter of the environment that holds SGLang and agentspec.
         emulate: the device to emulate, or a file of step times; None: the server computes.
-
-    Raises:
-        ConfigError: `model` is a path and nothing is there, or it holds no model; there is no such device.
     """
     _check_model(model)
     if emulate is not None:

@@ -45,11 +45,8 @@ class RunningServer:
         return _read(urllib.request.Request(self.url + path), timeout)
 
     def post(self, path: str, body: Any = None, timeout: float = 300.0) -> Any:
-        """POST `body` as JSON to `path`.
-
-        Raises:
-            urllib.error.HTTPError: the server refused; the error's reason includes the server's answer.
-        """
+        """POST `body` as JSON to `path`. Raises urllib.error.HTTPError if the server refused; the error's reason
+        includes the server's answer."""
         data = json.dumps({} if body is None else body).encode()
         return _read(urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}), timeout)
 
@@ -95,22 +92,19 @@ class RunningServer:
 class Server(RunningServer):
     """An SGLang server on a free local port, as a context manager.
 
-    Nothing reserves the port until the server binds it, seconds after it was found free. If another process has taken it
-    by then, the server is started again on another port, and `url` changes. So read `url` and `port` after entering.
+    Nothing reserves the port until the server binds it, seconds after it was found free. If another process has taken
+    it by then, the server is started again on another port, and `url` changes. So read `url` and `port` after entering.
+    Raises ServerError on entering, where the server ends or does not answer in time; carries the log's last lines.
 
     Args:
         model: folder of the model, or a name for SGLang to find.
         algorithm: value of --speculative-algorithm; "none" for plain decoding.
         log: file that gets what the server prints.
-        arguments: further arguments for SGLang.
         environment: variables over those of this process.
         python: the interpreter that runs the server, where its environment is not that of this process.
         emulate: the device that the server emulates, or a file of step times; None: it computes.
         start_seconds: how long the server may take until it answers.
         on_wait: called about once a second while waiting, with the seconds so far.
-
-    Raises:
-        ServerError: on entering, where the server ends or does not answer in time; carries the log's last lines.
     """
 
     def __init__(
@@ -282,14 +276,8 @@ def _read(request: urllib.request.Request, timeout: float) -> Any:
 
 
 def free_port(above: int = 0) -> int:
-    """A port of 127.0.0.1 on which nobody listens now.
-
-    Args:
-        above: Offset of a second port that the server binds too and that must be free; 0 means there is none.
-
-    Raises:
-        ServerError: No free port was found.
-    """
+    """A port of 127.0.0.1 on which nobody listens now. `above`: offset of a second port that the server binds too and
+    that must be free; 0 means there is none. Raises ServerError if no free port was found."""
     for port in random.SystemRandom().sample(_PORTS[: len(_PORTS) - above], _TRIES):
         if all(_is_free(bound) for bound in {port, port + above}):
             return port

@@ -184,11 +184,8 @@ def held_up(times: Sequence[float], windows: Sequence[tuple[int, float, float]])
     """The total excess of the pauses in each window over the usual pause, in seconds, by prompt length.
 
     With the overlap scheduler tokens arrive one step late: the pause of the prefill contains no step and the next pause
-    contains two, so only their sum gives the prefill's time.
-
-    Args:
-        times: Arrival times of tokens, in seconds.
-        windows: (length, begin, end) of each prompt; windows after the last token are left out.
+    contains two, so only their sum gives the prefill's time. `times`: arrival times of tokens, in seconds. `windows`:
+    (length, begin, end) of each prompt; windows after the last token are left out.
     """
     pauses = list(pairwise(times))
     free = [b - a for a, b in pauses if not any(a < end and b > begin for _, begin, end in windows)]

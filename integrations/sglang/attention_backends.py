@@ -56,12 +56,8 @@ def backends_in_use(server_args: ServerArgs) -> list[str]:
 
 
 def tree_obstacle(server_args: ServerArgs, *, has_draft_model: bool) -> str:
-    """Why a server cannot verify trees, and the remedy; empty if it can.
-
-    Args:
-        server_args: Resolved up to the attention backends and the page size.
-        has_draft_model: Whether the base is SGLang's EAGLE or STANDALONE instead of NGRAM.
-    """
+    """Why a server cannot verify trees, and the remedy; empty if it can. `server_args`: resolved up to the attention
+    backends and the page size. `has_draft_model`: whether the base is SGLang's EAGLE or STANDALONE instead of NGRAM."""
     backends = backends_in_use(server_args)
     remedy = "choose --attention-backend triton or fa3, or flashinfer for models without MLA"
     if not backends:

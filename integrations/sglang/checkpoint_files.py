@@ -41,11 +41,7 @@ def find_folder(name: str) -> Path | None:
 
 
 def read_config(folder: Path) -> dict[str, object]:
-    """Reads the folder's config.json.
-
-    Raises:
-        ConfigError: The file is missing or does not hold a JSON object.
-    """
+    """Reads the folder's config.json. Raises ConfigError if the file is missing or does not hold a JSON object."""
     path = folder / _CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -72,11 +68,8 @@ def has_weights(folder: Path) -> bool:
 
 
 def has_tensor(folder: Path, name: str) -> bool:
-    """Whether the folder's weights have a tensor whose dotted name is `name` or ends with it.
-
-    Raises:
-        ConfigError: A weights file is damaged.
-    """
+    """Whether the folder's weights have a tensor whose dotted name is `name` or ends with it. Raises ConfigError if a
+    weights file is damaged."""
     return _find_safetensor(folder, name) is not None or any(
         _is_named(key, name) for file in sorted(folder.glob("*.bin")) for key in _pickled_strings(file)
     )
@@ -84,10 +77,7 @@ def has_tensor(folder: Path, name: str) -> bool:
 
 def read_tensor(folder: Path, name: str) -> np.ndarray[Any, Any] | None:
     """Reads a small tensor of int64, int32 or bool from a safetensors file; None if it is missing or has another dtype.
-
-    Raises:
-        ConfigError: The file is damaged.
-    """
+    Raises ConfigError if the file is damaged."""
     found = _find_safetensor(folder, name)
     if found is None:
         return None

@@ -193,12 +193,9 @@ def padding_skipped(model_runner: ModelRunner) -> int:
 
 @contextlib.contextmanager
 def configured(record: ServerArgs | None = None, **values: object) -> Iterator[None]:
-    """Gives SGLang's configuration of speculation these values while attention backends and graphs are made.
-
-    Args:
-        record: The server arguments that a model runner keeps. The older release reads some of the values from it, and
-            its method `override` is the only way to change them.
-    """
+    """Gives SGLang's configuration of speculation these values while attention backends and graphs are made. `record`:
+    the server arguments that a model runner keeps. The older release reads some of the values from it, and its method
+    `override` is the only way to change them."""
     context = importlib.import_module("sglang.srt.runtime_context")
     spec = context.get_spec()
     kept = {name: getattr(spec, name) for name in values}
@@ -412,11 +409,8 @@ def full_mask_by_default() -> bool:
 
 
 def wants_full_mask(backend: object) -> bool:
-    """Whether the tree mask of an attention backend covers the prefix too.
-
-    Raises:
-        UnsupportedError: The attention backend needs another layout of the mask.
-    """
+    """Whether the tree mask of an attention backend covers the prefix too. Raises UnsupportedError if the attention
+    backend needs another layout of the mask."""
     mode = getattr(getattr(backend, "verify_mask", None), "mode", None)
     if mode is None:
         return full_mask_by_default()

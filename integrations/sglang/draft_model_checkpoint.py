@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
@@ -40,25 +39,8 @@ _LANGUAGE_MODEL = re.compile(r"(ForCausalLM|LMHeadModel|ForConditionalGeneration
 _NEXT_TOKEN_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrafterCheckpoint:
-    """A draft model that can be loaded. A value is None if the checkpoint does not state it or is not here."""
-
-    base: Base
-    """The --speculative-algorithm with which SGLang loads it."""
-    folder: Path | None = None
-    """The folder of its files; None if SGLang will download them, so that nothing was checked."""
-    architecture: str | None = None
-    vocab_size: int | None = None
-    draft_vocab_size: int | None = None
-    """Number of tokens that an EAGLE-3 head can draft; None for other draft models."""
-    hidden_size: int | None = None
-    aux_layer_ids: tuple[int, ...] | None = None
-    """The target's layers, counted from 0, whose outputs an EAGLE-3 head reads; None if SGLang chooses them."""
-
-
-def inspect_drafter(draft_path: str, target_path: str, base: str = AUTO) -> DrafterCheckpoint:
-    """Recognises the draft model and checks it against the target.
+def drafter_base(draft_path: str, target_path: str, base: str = AUTO) -> Base:
+    """The --speculative-algorithm with which SGLang loads the draft model, which is checked against the target.
 
     Args:
         draft_path: Folder or hub name of the draft model. Of a hub name, only files in the local cache are checked.
@@ -76,29 +58,19 @@ def inspect_drafter(draft_path: str, target_path: str, base: str = AUTO) -> Draf
     if folder is None:
         return _out_of_reach(draft_path, chosen)
     config = read_config(folder)
-    architecture = _architecture(config, folder)
-    found = _recognise(config, architecture, folder, chosen)
+    found = _recognise(config, _architecture(config, folder), folder, chosen)
     text = text_config(config)
     target_folder = find_folder(target_path)
     target = text_config(read_config(target_folder)) if target_folder is not None else {}
     _check_vocabulary(text, folder, target, target_path)
-    draft_vocab_size = aux_layer_ids = None
     if found == "STANDALONE":
         _check_tokenizers(folder, target_folder)
     else:
         _check_hidden_size(found, text, folder, target, target_path)
     if found == "EAGLE3":
-        draft_vocab_size = _check_maps(text, folder, is_fetched=folder != Path(draft_path).expanduser())
-        aux_layer_ids = _check_aux_layers(config, folder, target, target_path)
-    return DrafterCheckpoint(
-        base=found,
-        folder=folder,
-        architecture=architecture,
-        vocab_size=_number(text, "vocab_size"),
-        draft_vocab_size=draft_vocab_size,
-        hidden_size=_number(text, "hidden_size"),
-        aux_layer_ids=aux_layer_ids,
-    )
+        _check_maps(text, folder, is_fetched=folder != Path(draft_path).expanduser())
+        _check_aux_layers(config, folder, target, target_path)
+    return found
 
 
 def has_next_token_layers(target_path: str) -> bool:
@@ -121,7 +93,7 @@ def _parse_base(base: str) -> Base | None:
     return cast(Base, base.upper())
 
 
-def _out_of_reach(draft_path: str, chosen: Base | None) -> DrafterCheckpoint:
+def _out_of_reach(draft_path: str, chosen: Base | None) -> Base:
     path = Path(draft_path).expanduser()
     if path.is_absolute() and not path.exists():
         raise ConfigError(
@@ -132,7 +104,7 @@ def _out_of_reach(draft_path: str, chosen: Base | None) -> DrafterCheckpoint:
             f"{draft_path} is no folder here and not in the Hugging Face cache, so that its kind cannot be read from "
             f"its config.json; pass {BASE_FLAG} {'|'.join(BASES)}, or give a folder in {DRAFT_FLAG}"
         )
-    return DrafterCheckpoint(base=chosen)
+    return chosen
 
 
 def _architecture(config: Mapping[str, object], folder: Path) -> str:
@@ -222,8 +194,8 @@ def _check_hidden_size(
         )
 
 
-def _check_maps(draft: Mapping[str, object], folder: Path, *, is_fetched: bool) -> int | None:
-    """The number of tokens that the head drafts. If these are not all, the weights must hold the map `d2t`.
+def _check_maps(draft: Mapping[str, object], folder: Path, *, is_fetched: bool) -> None:
+    """Checks that the weights hold the map `d2t` if the head does not draft all tokens.
 
     The weights of a model that is fetched from a hub may not be on this machine yet; then nothing is checked.
 
@@ -232,10 +204,8 @@ def _check_maps(draft: Mapping[str, object], folder: Path, *, is_fetched: bool) 
     """
     vocab_size = _number(draft, "vocab_size")
     draft_vocab_size = _number(draft, "draft_vocab_size")
-    if draft_vocab_size is None or draft_vocab_size == vocab_size:
-        return vocab_size
-    if is_fetched and not has_weights(folder):
-        return draft_vocab_size
+    if draft_vocab_size is None or draft_vocab_size == vocab_size or (is_fetched and not has_weights(folder)):
+        return
     if not has_tensor(folder, "d2t"):
         raise ConfigError(
             f"{folder} drafts {draft_vocab_size} of {vocab_size} tokens, so that its weights need the maps d2t and t2d "
@@ -244,7 +214,7 @@ def _check_maps(draft: Mapping[str, object], folder: Path, *, is_fetched: bool) 
         )
     d2t, t2d = read_tensor(folder, "d2t"), read_tensor(folder, "t2d")
     if d2t is None:
-        return draft_vocab_size
+        return
     if d2t.shape != (draft_vocab_size,):
         raise ConfigError(
             f"d2t of {folder} must have one entry for each of {draft_vocab_size} drafted tokens, got the shape "
@@ -263,17 +233,16 @@ def _check_maps(draft: Mapping[str, object], folder: Path, *, is_fetched: bool) 
             f"the maps of {folder} must name the same tokens, got {len(ids)} in d2t and {np.count_nonzero(t2d)}, not the "
             "same, in t2d; export the head again with its maps"
         )
-    return draft_vocab_size
 
 
 def _check_aux_layers(
     draft: Mapping[str, object], folder: Path, target: Mapping[str, object], target_path: str
-) -> tuple[int, ...] | None:
-    """The layers that an EAGLE-3 head reads. Each must be a layer of the target, or -1 for its embedding."""
+) -> None:
+    """Checks the layers that an EAGLE-3 head reads. Each must be a layer of the target, or -1 for its embedding."""
     eagle = draft.get("eagle_config")
     section = eagle if isinstance(eagle, Mapping) else {}
     if section.get("use_aux_hidden_state") is False:
-        return None
+        return
     named = section.get("eagle_aux_hidden_state_layer_ids")
     num_layers = _number(target, "num_hidden_layers")
     if named is None:
@@ -284,7 +253,7 @@ def _check_aux_layers(
                 f"{folder} names no eagle_aux_hidden_state_layer_ids, and SGLang's choice of layers needs a target of 7 "
                 f"or more, {target_path} has {num_layers}; name them in eagle_config of its config.json"
             )
-        return None
+        return
     is_list = isinstance(named, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in named)
     if not is_list or not named or len(set(named)) < len(named):
         raise ConfigError(
@@ -298,7 +267,6 @@ def _check_aux_layers(
             f"eagle_aux_hidden_state_layer_ids of {folder} must be layers of the target, 0 to {last} in {target_path}, "
             f"got {', '.join(map(str, outside))}; choose a head made for this target"
         )
-    return tuple(named)
 
 
 def _number(config: Mapping[str, object], key: str) -> int | None:

@@ -40,8 +40,8 @@ from agentspec.integrations.sglang.draft_model_checkpoint import (
     AUTO,
     BASE_FLAG,
     DRAFT_FLAG,
+    drafter_base,
     has_next_token_layers,
-    inspect_drafter,
 )
 from agentspec.integrations.sglang.predictions import hooks as prediction_hooks
 from agentspec.integrations.sglang.predictions import option as prediction_option
@@ -207,11 +207,8 @@ def _handle_server_args(
 
 
 def _verified_shape(server_args: ServerArgs, chosen: settings.Settings, base: str) -> dict[str, object]:
-    """SGLang's arguments that describe a verify step, see the module's docstring.
-
-    Raises:
-        ConfigError: The settings ask for trees, but only chains can be verified.
-    """
+    """SGLang's arguments that describe a verify step, see the module's docstring. Raises ConfigError if the settings
+    ask for trees, but only chains can be verified."""
     has_draft_model = base != arguments.BASE_ALGORITHM
     obstacle = tree_obstacle(server_args, has_draft_model=has_draft_model)
     if chosen.mode == "tree" and obstacle:
@@ -238,11 +235,8 @@ def _verified_shape(server_args: ServerArgs, chosen: settings.Settings, base: st
 
 
 def _base(args: ServerArgs | argparse.Namespace, chosen: settings.Settings) -> tuple[str, str | None]:
-    """The built-in algorithm that agentspec builds on, and the draft model's path.
-
-    Raises:
-        ConfigError: The draft model is not supported by SGLang, or does not fit the target.
-    """
+    """The built-in algorithm that agentspec builds on, and the draft model's path. Raises ConfigError if the draft
+    model is not supported by SGLang, or does not fit the target."""
     path = arguments.setting(args, "speculative_draft_model_path")
     target = str(arguments.setting(args, "model_path") or arguments.setting(args, "model"))
     if not path:
@@ -254,7 +248,7 @@ def _base(args: ServerArgs | argparse.Namespace, chosen: settings.Settings) -> t
                 f"Only a target with next-token layers drafts for itself, with {BASE_FLAG} EAGLE"
             )
         path = target
-    return inspect_drafter(str(path), target, chosen.base).base, str(path)
+    return drafter_base(str(path), target, chosen.base), str(path)
 
 
 def _base_settings(args: ServerArgs | argparse.Namespace, chosen: settings.Settings) -> dict[str, object]:

@@ -119,15 +119,9 @@ def pop_flags(args: argparse.Namespace) -> dict[str, str]:
 
 
 def resolve(flags: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
-    """Merges flags, environment variables and the settings file.
-
-    Args:
-        flags: The result of `pop_flags`.
-        environment: The process's environment. Only `AGENTSPEC_*` is read.
-
-    Raises:
-        ConfigError: A variable or key is unknown, a file is unreadable, or a value does not parse or is out of range.
-    """
+    """Merges flags, environment variables and the settings file. `flags`: the result of `pop_flags`. `environment`: the
+    process's environment. Only `AGENTSPEC_*` is read. Raises ConfigError if a variable or key is unknown, a file is
+    unreadable, or a value does not parse or is out of range."""
     variables = {
         name: text
         for name, text in environment.items()

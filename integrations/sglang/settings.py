@@ -108,10 +108,8 @@ class Measurements(BaseModel):
 class Settings(Measurements):
     """What an operator may choose. A field's docstring is its help.
 
-    Every field is an environment variable and a key of the settings file. The fields in FLAGS are also flags.
-
-    Raises:
-        ConfigError: A name is unknown, or a value has the wrong type or is out of range.
+    Every field is an environment variable and a key of the settings file. The fields in FLAGS are also flags. Raises
+    ConfigError if a name is unknown, or a value has the wrong type or is out of range.
     """
 
     mode: Literal["auto", "tree", "chain"] = "auto"
@@ -235,7 +233,6 @@ class Settings(Measurements):
 
     @property
     def draft_model_pause(self) -> PauseRuleName:
-        """When the draft model pauses."""
         return self._replaced.pause
 
     @property
@@ -246,16 +243,12 @@ class Settings(Measurements):
     def engine_config(
         self, *, vocab_size: int | None, max_draft_tokens: int, trees: bool, tokenizer: str = ""
     ) -> EngineConfig:
-        """The engine's configuration.
+        """The engine's configuration. Raises ConfigError if the mode is tree, and trees cannot be verified.
 
         Args:
-            vocab_size: The served model's.
             max_draft_tokens: The most drafted tokens of a row.
             trees: Whether the attention backend can verify trees.
             tokenizer: The identity of the served model's tokenizer.
-
-        Raises:
-            ConfigError: The mode is tree, and trees cannot be verified.
         """
         if self.mode == "tree" and not trees:
             raise ConfigError(

@@ -48,11 +48,8 @@ def check_store(settings: Settings, scope: Scope) -> None:
 
 
 def open_sharing(settings: Settings, engine: Engine, scope: Scope) -> Sharing | None:
-    """Starts the exchange between an engine and the store; None if nothing should outlive the server.
-
-    Raises:
-        ConfigError, StoreError: Like check_store().
-    """
+    """Starts the exchange between an engine and the store; None if nothing should outlive the server. Raises
+    ConfigError, StoreError if like check_store()."""
     store = _open(settings, scope)
     if store is None:
         return None

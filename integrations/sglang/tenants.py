@@ -61,11 +61,8 @@ def check_namespace_field(name: str) -> None:
 
 
 def request_options(custom_params: object) -> Mapping[str, Any]:
-    """The options under OPTIONS_KEY of a request's custom_params: booleans, and the group, which is text.
-
-    Raises:
-        ValueError: They are not an object, or an option is unknown or of the wrong type, or the group's name is too
-            long.
+    """The options under OPTIONS_KEY of a request's custom_params: booleans, and the group, which is text. Raises
+    ValueError if they are not an object, or an option is unknown or of the wrong type, or the group's name is too long.
     """
     if not isinstance(custom_params, Mapping) or OPTIONS_KEY not in custom_params:
         return {}
@@ -124,11 +121,8 @@ class Tenants:
         return Handling(namespace, keep, not options.get("no_draft", False), options.get(_GROUP, ""))
 
     def namespace(self, tenant: str) -> str:
-        """The namespace of requests whose field has the value `tenant` and that use no adapter.
-
-        Raises:
-            ConfigError: By the setting `none`, all requests share one namespace.
-        """
+        """The namespace of requests whose field has the value `tenant` and that use no adapter. Raises ConfigError if
+        by the setting `none`, all requests share one namespace."""
         if self._field == "none" and tenant:
             raise ConfigError(
                 "all requests are one namespace by --agentspec-namespace-from none, so no tenant has its own"

@@ -43,12 +43,9 @@ _DEFAULTS = {
 def activate() -> bool:
     """Make this process and its children run SGLang on the reference kernels; returns True where they do.
 
-    It does nothing and returns False where CUDA is available or where a CPU build of `sgl_kernel` is installed.
-    It may be called more than once. It must be called before SGLang is imported, because SGLang decides at import
-    time which kernels it uses.
-
-    Raises:
-        RuntimeError: SGLang was imported before the first call.
+    It does nothing and returns False where CUDA is available or where a CPU build of `sgl_kernel` is installed. It may
+    be called more than once. It must be called before SGLang is imported, because SGLang decides at import time which
+    kernels it uses. Raises RuntimeError if sGLang was imported before the first call.
     """
     if not _is_needed():
         return False

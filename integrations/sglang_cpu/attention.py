@@ -46,7 +46,8 @@ def decode_attention_cpu(
     encoder_lens: Tensor | None,
     sinks: Tensor | None,
 ) -> None:
-    """Store one new token a request in the cache, then attend from it to its whole sequence.
+    """Store one new token a request in the cache, then attend from it to its whole sequence. Raises UnsupportedError if
+    an option of the optimized kernel is asked for that this one lacks.
 
     Args:
         query: [B, H, K].
@@ -58,9 +59,6 @@ def decode_attention_cpu(
         req_to_token: int32 [requests, positions], the slot of each position.
         req_pool_indices: int64 [B], the row of each request in `req_to_token`.
         seq_lens: int64 [B], lengths including the new token.
-
-    Raises:
-        UnsupportedError: an option of the optimized kernel is asked for that this one lacks.
     """
     _refuse_unsupported(k_cache, k_scale, v_scale, logit_cap, is_cross_attn, sliding_window_size, encoder_lens, sinks)
     if key is not None and value is not None:
@@ -172,15 +170,13 @@ class _Sequences:
 
 
 def _attended(query: Tensor, sequences: _Sequences, tree_mask: Tensor | None, missing: Tensor | None = None) -> Tensor:
-    """One computation for requests with equally many queries, padded to the longest sequence.
+    """One computation for requests with equally many queries, padded to the longest sequence. Returns [B, n, H, V],
+    float32.
 
     Args:
         query: [B * n, H, K], the last n tokens of each request.
         tree_mask: bool, B blocks of n x n, flattened; None means causal order.
         missing: int64 [B], how many of the n are padding behind the request's sequence; None: none.
-
-    Returns:
-        [B, n, H, V], float32.
     """
     k_cache, v_cache, rows = sequences.k_cache, sequences.v_cache, sequences.req_pool_indices
     batch = rows.shape[0]
@@ -309,14 +305,8 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sca
     """Softmax attention.
 
     The query heads that share a key-value head are laid beside each other as more queries of that head, which spares
-    repeating the keys and values.
-
-    Args:
-        query: [B, n, H, K]; keys: [B, width, G, K]; values: [B, width, G, V]; mask: float32 [B, 1, n * H / G, width],
-            added to the scores, or None.
-
-    Returns:
-        [B, n, H, V], float32.
+    repeating the keys and values. `query`: [B, n, H, K]; keys: [B, width, G, K]; values: [B, width, G, V]; mask:
+    float32 [B, 1, n * H / G, width], added to the scores, or None. Returns [B, n, H, V], float32.
     """
     batch, n, heads, _ = query.shape
     groups = keys.shape[2]

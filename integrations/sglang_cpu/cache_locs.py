@@ -21,11 +21,8 @@ def assign_req_to_token_pool_cpu(
     out_cache_loc: Tensor,
     pool_len: int,
 ) -> None:
-    """Write slots into the windows of a batch: `req_to_token[r, start:end] = out_cache_loc[...]`, in place.
-
-    Raises:
-        ValueError: a window ends before it starts or past `pool_len`.
-    """
+    """Write slots into the windows of a batch: `req_to_token[r, start:end] = out_cache_loc[...]`, in place. Raises
+    ValueError if a window ends before it starts or past `pool_len`."""
     rows, columns = _windows(req_pool_indices, start_offset, end_offset, pool_len)
     req_to_token[rows, columns] = out_cache_loc[: rows.numel()].to(req_to_token.dtype)
 
@@ -38,11 +35,8 @@ def assign_extend_cache_locs_cpu(
     out_cache_loc: Tensor,
     pool_len: int,
 ) -> None:
-    """Read the windows of a batch into the front of `out_cache_loc`, in place; the rest stays unchanged.
-
-    Raises:
-        ValueError: a window ends before it starts or past `pool_len`.
-    """
+    """Read the windows of a batch into the front of `out_cache_loc`, in place; the rest stays unchanged. Raises
+    ValueError if a window ends before it starts or past `pool_len`."""
     rows, columns = _windows(req_pool_indices, start_offset, end_offset, pool_len)
     out_cache_loc[: rows.numel()] = req_to_token[rows, columns].to(out_cache_loc.dtype)
 
@@ -56,11 +50,8 @@ def assign_draft_cache_locs_contiguous_cpu(
     topk: int,
     speculative_num_steps: int,
 ) -> None:
-    """Read the `topk * speculative_num_steps` slots that follow each sequence into `out_cache_loc`, in place.
-
-    Raises:
-        ValueError: a window ends past `pool_len`.
-    """
+    """Read the `topk * speculative_num_steps` slots that follow each sequence into `out_cache_loc`, in place. Raises
+    ValueError if a window ends past `pool_len`."""
     end = seq_lens + topk * speculative_num_steps
     assign_extend_cache_locs_cpu(req_pool_indices, req_to_token, seq_lens, end, out_cache_loc, pool_len)
 

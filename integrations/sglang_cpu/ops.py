@@ -20,11 +20,8 @@ def init_cpu_threads_env(cpu_ids: str) -> None:
 
 
 def initialize(size: int, rank: int) -> None:
-    """Set up the all-reduce of `size` ranks over shared memory, which one rank does not need.
-
-    Raises:
-        UnsupportedError: there is more than one rank.
-    """
+    """Set up the all-reduce of `size` ranks over shared memory, which one rank does not need. Raises UnsupportedError
+    if there is more than one rank."""
     if size != 1:
         raise UnsupportedError(
             f"The reference kernels of agentspec for CPUs serve one rank; got {size} (rank {rank}). "

@@ -31,10 +31,7 @@ _RESOLVE = "_resolve_spec_extras"
 def patch_overlap_rule() -> None:
     """Disables the rule if SGLANG_CPU_OVERLAP is "on"; `--disable-overlap-schedule` keeps its meaning.
 
-    Imports SGLang; a second call changes nothing.
-
-    Raises:
-        ConfigError: The variable is neither `on` nor `off`.
+    Imports SGLang; a second call changes nothing. Raises ConfigError if the variable is neither `on` nor `off`.
     """
     wanted = os.environ.get(VARIABLE, "off")
     if wanted not in ("on", "off"):

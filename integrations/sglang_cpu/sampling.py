@@ -85,12 +85,8 @@ def tree_speculative_sampling_target_only(
 
 
 def top_k_renorm_prob(probs: Tensor, top_ks: Tensor) -> Tensor:
-    """Keep the k likeliest tokens of each row, of equally likely ones the first, and normalise.
-
-    Args:
-        probs: float [N, V].
-        top_ks: integer [N]; a row with V or more is returned as it is.
-    """
+    """Keep the k likeliest tokens of each row, of equally likely ones the first, and normalise. `probs`: float [N, V].
+    `top_ks`: integer [N]; a row with V or more is returned as it is."""
     filtered = probs.clone()
     rows = (top_ks < probs.shape[-1]).nonzero().flatten()
     if not rows.numel():
@@ -105,11 +101,7 @@ def top_k_renorm_prob(probs: Tensor, top_ks: Tensor) -> Tensor:
 
 def top_p_renorm_prob(probs: Tensor, top_ps: Tensor) -> Tensor:
     """Keep the likeliest tokens of each row until they have the mass `top_p`, the one that reaches it included.
-
-    Args:
-        probs: float [N, V], normalised.
-        top_ps: float [N]; a row with 1 or more is returned as it is.
-    """
+    `probs`: float [N, V], normalised. `top_ps`: float [N]; a row with 1 or more is returned as it is."""
     filtered = probs.clone()
     rows = (top_ps < 1).nonzero().flatten()
     if not rows.numel():

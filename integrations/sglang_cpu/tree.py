@@ -86,7 +86,7 @@ def build_tree_kernel_efficient_cpu(
 
     The draft worker numbers all scored candidates; node i >= 1 is candidate `selected_index[b, i - 1]`. Candidates come
     in groups of `topk` with a common parent. The parent of group 0 is the root; the parent of group g is candidate
-    `parent_list[b, g]`.
+    `parent_list[b, g]`. Raises UnsupportedError if another layout of the mask is requested.
 
     Args:
         parent_list: integer [B, groups].
@@ -95,9 +95,6 @@ def build_tree_kernel_efficient_cpu(
         tree_mask: bool, B * D * D cells, written: row i marks the node itself and its ancestors.
         positions: int64 [B * D], written: root position plus depth.
         retrive_index, retrive_next_token, retrive_next_sibling: int64 [B, D], written.
-
-    Raises:
-        UnsupportedError: another layout of the mask is requested.
     """
     if int(tree_mask_mode) != _QLEN_ONLY:
         raise UnsupportedError(
@@ -173,14 +170,9 @@ def build_draft_decode_metadata_cpu(
 ) -> Tensor:
     """The slots that each branch of a draft model attends to.
 
-    After its sequence, a request has `topk` windows of `num_steps` slots, one for each branch.
-
-    Returns:
-        int32 [B * topk, width]: the sequence of the request, then the branch's own window. The width is that of the
-        longest row, at most `pool_len`; entries after a row's end are undefined.
-
-    Raises:
-        ValueError: a window ends past `pool_len`.
+    After its sequence, a request has `topk` windows of `num_steps` slots, one for each branch. Returns int32 [B * topk,
+    width]: the sequence of the request, then the branch's own window. The width is that of the longest row, at most
+    `pool_len`; entries after a row's end are undefined. Raises ValueError if a window ends past `pool_len`.
     """
     lens = seq_lens.long()
     longest = int(lens.max()) if lens.numel() else 0

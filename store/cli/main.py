@@ -41,12 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs one action; returns its exit status.
-
-    Raises:
-        ConfigError: An argument is unknown, wrong or missing.
-        StoreError: The store answers with an error, or not at all.
-    """
+    """Runs one action; returns its exit status. Raises ConfigError if an argument is unknown, wrong or missing;
+    StoreError if the store answers with an error, or not at all."""
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec store {args.action} --help")
     try:

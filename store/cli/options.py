@@ -31,7 +31,6 @@ _NAMESPACE = re.compile(r"[0-9a-f]{32}")
 
 
 def add_store_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options for the store and for the form of the output."""
     parser.add_argument(
         "--store",
         metavar="URL",
@@ -104,12 +103,8 @@ def target(args: argparse.Namespace) -> Target:
 
 @contextmanager
 def opened(args: argparse.Namespace, *, create: bool = False) -> Iterator[OpenStore]:
-    """The store of the scope that the options name.
-
-    Raises:
-        ConfigError: No scope or more than one fits the options, or a key cannot be read.
-        StoreError: The store cannot be opened.
-    """
+    """The store of the scope that the options name. Raises ConfigError if no scope or more than one fits the options,
+    or a key cannot be read; StoreError if the store cannot be opened."""
     place = target(args)
     key = read_key(args.key_file, STORE_KEY_VARIABLE)
     scope = _scope(args, place, create)
@@ -119,11 +114,8 @@ def opened(args: argparse.Namespace, *, create: bool = False) -> Iterator[OpenSt
 
 
 def chosen_namespace(args: argparse.Namespace) -> str | None:
-    """The namespace that --tenant or --namespace names; None where neither is given, which means all namespaces.
-
-    Raises:
-        ConfigError: A key cannot be read, or --namespace is not a namespace.
-    """
+    """The namespace that --tenant or --namespace names; None where neither is given, which means all namespaces. Raises
+    ConfigError if a key cannot be read, or --namespace is not a namespace."""
     if args.tenant is not None:
         return namespace_id(args.tenant, read_key(args.namespace_key_file, NAMESPACE_KEY_VARIABLE))
     if args.namespace is not None and not _NAMESPACE.fullmatch(args.namespace):

@@ -24,14 +24,12 @@ def acl_rules(user: str, scope: Scope | None = None, *, cluster: bool = False, d
     """The command that gives a Redis user exactly the rights that agentspec needs, without a password.
 
     Append >PASSWORD or #SHA256 and run it at the server, or put it into the ACL file without the leading ACL SETUSER.
+    Raises ConfigError if the name is empty or contains a blank or a null character.
 
     Args:
         scope: The only scope that the user may use; None allows all scopes.
         cluster: For redis-cluster://.
         database: For a database other than 0.
-
-    Raises:
-        ConfigError: The name is empty or contains a blank or a null character.
     """
     if not user or any(character.isspace() or character == "\0" for character in user):
         raise ConfigError(f"a Redis user's name must have no blanks and not be empty, got {user!r}")

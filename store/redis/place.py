@@ -48,7 +48,6 @@ class RedisPlace:
         return RedisStore(nodes, scope, self._address, self._timeout)
 
     def scopes(self) -> list[Scope]:
-        """As list_scopes()."""
         nodes = RedisNodes(self._address, self._timeout)
         try:
             return [Scope(*pair) for pair in nodes.run(MODELS, _models).items()]
@@ -56,7 +55,6 @@ class RedisPlace:
             nodes.close()
 
     def delete_scope(self, scope: Scope) -> bool:
-        """As delete_scope()."""
         nodes = RedisNodes(self._address, self._timeout)
         keys = RedisKeys(scope)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -100,7 +101,8 @@ class RedisStore:
             self._nodes.run(
                 MODELS, lambda session: session.call("HSETNX", MODELS, self.scope.model, self.scope.tokenizer)
             )
-        refused = {entry[0]: answer for entry, answer in zip(entries, answers, strict=False) if _is_error(answer)}
+        pairs = zip(entries, answers, strict=False)
+        refused = {entry[0]: answer for entry, answer in pairs if isinstance(answer, Exception)}
         if CONTROL in touched and CONTROL not in refused:
             last = max(index for index, (namespace, _) in enumerate(entries) if namespace == CONTROL)
             # The earlier of the two clocks counts, because either may be ahead.
@@ -202,7 +204,7 @@ class RedisStore:
         check_namespace(namespace)
         key, removed = self._keys.log(namespace), 0
         if before is not None and before > 0:
-            removed += self._call("XTRIM", key, "MINID", f"{_ceil(before * 1000)}-0")
+            removed += self._call("XTRIM", key, "MINID", f"{math.ceil(before * 1000)}-0")
         # Entries differ in size, so trimming by number removes only about the wanted bytes: repeat.
         for _ in range(_TRIES if max_bytes is not None else 0):
             assert max_bytes is not None
@@ -352,13 +354,5 @@ def product(facts: Mapping[str, str]) -> str:
     return f"Redis {facts.get('redis_version', 'of unknown version')}"
 
 
-def _is_error(answer: Any) -> bool:
-    return isinstance(answer, Exception)
-
-
 def _milliseconds(position: bytes) -> int:
     return int(position.partition(b"-")[0])
-
-
-def _ceil(number: float) -> int:
-    return -int(-number // 1)

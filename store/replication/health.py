@@ -15,19 +15,9 @@ class Health:
     """Counters of all threads that use a store. Thread-safe."""
 
     NAMES = (
-        "delivered_outputs",
-        "delivered_bytes",
-        "received_outputs",
-        "received_bytes",
-        "loaded_outputs",
-        "skipped_records",
-        "refused_outputs",
-        "deletions",
-        "errors",
-        "resets",
-        "snapshots",
-        "snapshot_bytes",
-    )
+        "delivered_outputs", "delivered_bytes", "received_outputs", "received_bytes", "loaded_outputs",
+        "skipped_records", "refused_outputs", "deletions", "errors", "resets", "snapshots", "snapshot_bytes",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

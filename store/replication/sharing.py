@@ -225,11 +225,8 @@ class Sharing:
             self._engine.wait_indexed()
 
     def _load(self) -> dict[str, str]:
-        """Loads snapshots as far as the engine's budget goes, least recently used namespaces first.
-
-        Returns:
-            Where to go on in each log.
-        """
+        """Loads snapshots as far as the engine's budget goes, least recently used namespaces first. Returns where to go
+        on in each log."""
         positions: dict[str, str] = {}
         try:
             for entry in self._scan(CONTROL):

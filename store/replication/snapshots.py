@@ -16,16 +16,10 @@ from agentspec.store.records import Manifest, SegmentRef
 
 
 def load_snapshot(engine: Engine, store: Store, codec: Codec, namespace: str) -> tuple[str, NDArray[np.uint64]]:
-    """Adds a namespace's snapshot to an engine.
-
-    Returns:
-        The position in the log to go on from, "" for its beginning, and the ids of the outputs loaded, some of which
-        may come again in the log.
-
-    Raises:
-        RecordError, SegmentError: The snapshot is damaged, foreign or of a newer format; the engine is unchanged.
-        StoreError: The store failed, or replaced the snapshot in the meantime; the engine is unchanged.
-    """
+    """Adds a namespace's snapshot to an engine. Returns the position in the log to go on from, "" for its beginning,
+    and the ids of the outputs loaded, some of which may come again in the log. Raises RecordError, SegmentError if the
+    snapshot is damaged, foreign or of a newer format; the engine is unchanged; StoreError if the store failed, or
+    replaced the snapshot in the meantime; the engine is unchanged."""
     data = store.manifest(namespace)
     if data is None:
         return "", np.empty(0, np.uint64)
@@ -47,17 +41,10 @@ def write_snapshot(
     anew: bool = False,
 ) -> int:
     """Updates a namespace's snapshot to the segments that the engine has sealed. Writes only missing segments.
-
-    Args:
-        covered: Returns the position up to which the log is covered, given the ids of outputs outside sealed segments.
-        anew: Write the manifest even if its segments are the same, because its position may be of an earlier log.
-
-    Returns:
-        Bytes of the segments written; 0 if there was nothing new.
-
-    Raises:
-        StoreError: The store failed; the snapshot before it still counts.
-    """
+    `covered`: returns the position up to which the log is covered, given the ids of outputs outside sealed segments.
+    `anew`: write the manifest even if its segments are the same, because its position may be of an earlier log. Returns
+    bytes of the segments written; 0 if there was nothing new. Raises StoreError if the store failed; the snapshot
+    before it still counts."""
     snapshot = engine.snapshot(namespace)
     position = covered(frozenset(snapshot.unsealed.tolist()))
     present = _manifest(store, codec, namespace)

@@ -77,11 +77,8 @@ class Writer:
                 retry.failed()
 
     def _deliver(self, outputs: Sequence[FinishedOutput]) -> bool:
-        """Appends outputs and sets aside those whose logs are broken; returns whether any was appended.
-
-        Raises:
-            StoreError: The store accepted none of them.
-        """
+        """Appends outputs and sets aside those whose logs are broken; returns whether any was appended. Raises
+        StoreError if the store accepted none of them."""
         wanted = [each for each in outputs if each.namespace not in self._broken and not self._is_deleted(each)]
         encoded = [(output.namespace, data) for output in wanted if (data := self._encode(output)) is not None]
         num_dropped = len(wanted) - len(encoded)

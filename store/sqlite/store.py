@@ -40,7 +40,6 @@ class SqlitePlace:
         self._make_folder = make_folder
 
     def open(self, scope: Scope, *, create: bool = True) -> SqliteStore:
-        """As open_store()."""
         if create and self._make_folder:
             try:
                 self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -65,7 +64,6 @@ class SqlitePlace:
         return SqliteStore(file, scope, self._timeout)
 
     def scopes(self) -> list[Scope]:
-        """As list_scopes()."""
         if not self._path.exists():
             return []
         file = SqliteFile(self._path, self._timeout, create=False)
@@ -76,7 +74,6 @@ class SqlitePlace:
         return [Scope(model, tokenizer) for model, tokenizer in rows]
 
     def delete_scope(self, scope: Scope) -> bool:
-        """As delete_scope()."""
         if not self._path.exists():
             return False
 

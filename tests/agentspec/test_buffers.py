@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_texts import as_bytes, ids, keep, make_batch, random_output
+from engine_texts import as_bytes, followed, ids, keep, make_batch, random_output
 from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,6 +25,7 @@ from agentspec import (
     UnknownRequestError,
     build_tree_arrays,
 )
+from agentspec._core import Rows
 
 TREE_FIELDS = ("tokens", "depths", "mask", "next_token", "next_sibling", "num_nodes")
 
@@ -148,72 +149,53 @@ def test_used_memory_gives_the_drafts_that_new_memory_gives(num_threads: int) ->
     sizes = set()
     for _ in range(100):
         rows = [f"{number}" for number in rng.integers(0, 4, rng.integers(0, 7))]
-        caps = rng.integers(0, 12, len(rows), dtype=np.int32)
-        batch = engine.draft(rows, max_tokens=caps, out=buffers)
-        assert as_bytes(batch) == as_bytes(engine.draft(rows, max_tokens=caps))
+        most = int(rng.integers(0, 8))
+        batch = engine.draft_followed(followed(engine, rows), max_tokens=most, out=buffers)
+        assert as_bytes(batch) == as_bytes(engine.draft(rows, max_tokens=most))
         sizes.add(len(batch.tokens))
         if rows:
             engine.extend(rows[0], batch.row(0).tokens[1:3])
     assert len(sizes) > 10, "the batches were of many sizes"
 
 
-@pytest.mark.parametrize(
-    ("rows", "max_tokens", "named"),
-    [
-        (3, 0, r"room for 3 rows of 3 nodes in all, roots included, got room for 2 rows of 8 nodes"),
-        (2, 4, r"room for 2 rows of 10 nodes in all"),
-        (2, None, r"room for 2 rows of 16 nodes in all"),
-    ],
-)
-def test_drafts_beyond_the_memory_are_refused_and_change_nothing(rows: int, max_tokens: int | None, named: str) -> None:
+def test_drafts_beyond_the_memory_are_refused_and_change_nothing() -> None:
     engine, buffers = opened(), DraftBuffers(max_rows=2, max_tokens=3)
-    before = engine.draft(["0", "1"], max_tokens=3, out=buffers)
-    expected = as_bytes(before)
-    with pytest.raises(ConfigError, match=named + r".*; make larger ones"):
-        engine.draft([f"{number}" for number in range(rows)], max_tokens=max_tokens, out=buffers)
-    with pytest.raises(UnknownRequestError):
-        engine.draft(["0", "none"], max_tokens=3, out=buffers)
-    assert as_bytes(before) == expected
-
-
-@pytest.mark.parametrize(("rows", "max_tokens"), [(3, 0), (2, 4)])
-def test_drafts_of_rows_beyond_the_memory_are_refused_and_change_nothing(rows: int, max_tokens: int) -> None:
-    engine, buffers = opened(), DraftBuffers(max_rows=2, max_tokens=3)
-    before = engine.draft_rows(engine.rows(["0", "1"]), out=buffers, max_tokens=3)
-    written = [before.tokens, buffers.outcomes, buffers.lengths, buffers.rooms]
+    rows = followed(engine, ["0", "1"])
+    before = engine.draft_followed(rows, out=buffers, max_tokens=3)
+    written = [before.tokens, buffers.outcomes, buffers.ends, buffers.rooms]
     expected = [values.copy() for values in written]
-    with pytest.raises(ConfigError, match=rf"room for {rows} rows .*; make larger ones"):
-        engine.draft_rows(engine.rows(["2", "3", "1"][:rows]), out=buffers, max_tokens=max_tokens)
-    with pytest.raises(ConfigError, match="lengths"):
-        engine.draft_rows(engine.rows(["2"]), out=buffers, lengths=np.array([1, 2]), max_tokens=1)
+    with pytest.raises(
+        ConfigError, match=r"room for 2 rows of 10 nodes in all, .* 2 rows of 8 nodes; make larger ones"
+    ):
+        engine.draft_followed(rows, out=buffers, max_tokens=4)
+    with pytest.raises(ConfigError, match="ends"):
+        engine.draft_followed(engine.rows(["2", "3", "1"]), out=buffers, max_tokens=0)
     for got, kept in zip(written, expected, strict=True):
         np.testing.assert_array_equal(got, kept)
 
 
 def test_a_draft_of_fewer_rows_leaves_the_rest_of_what_is_told_as_it_was() -> None:
     engine, buffers = opened(), DraftBuffers(max_rows=3, max_tokens=7)
-    engine.draft_rows(engine.rows(["0", "1", "2"]), out=buffers, max_tokens=7)
-    lengths, rooms = buffers.lengths.tolist(), buffers.rooms.tolist()
-    assert lengths == [engine.num_tokens(name) for name in "012"] and rooms == [7] * 3
-    engine.draft_rows(engine.rows(["3"]), out=buffers, max_tokens=2)
-    assert buffers.lengths.tolist() == [engine.num_tokens("3"), *lengths[1:]]
+    engine.draft_followed(followed(engine, "012"), out=buffers, max_tokens=7)
+    ends, rooms = buffers.ends.tolist(), buffers.rooms.tolist()
+    assert ends == [engine.num_tokens(name) - 1 for name in "012"] and rooms == [7] * 3
+    engine.draft_followed(followed(engine, "3"), out=buffers, max_tokens=2)
+    assert buffers.ends.tolist() == [engine.num_tokens("3") - 1, *ends[1:]]
     assert buffers.rooms.tolist() == [2, 7, 7]
 
 
 @pytest.mark.parametrize("request_id", ["ä", "\N{SNOWMAN}" * 20, "", "a\0b"], ids=ascii)
 def test_ids_of_all_kinds_are_found(request_id: str) -> None:
-    engine, buffers = Engine(), DraftBuffers(1, 31)
+    engine = Engine()
     engine.open(request_id, ids(1, 2, 3, 1, 2))
     assert engine.draft([request_id]).tokens[:2].tolist() == [2, 3]
-    assert engine.draft([request_id], out=buffers).tokens[:2].tolist() == [2, 3]
     with pytest.raises(UnknownRequestError):
-        engine.draft([request_id + "x"], out=buffers)
+        engine.draft([request_id + "x"])
 
 
-@pytest.mark.parametrize("out", [None, DraftBuffers(1, 31)], ids=["new", "used"])
-def test_ids_that_are_no_strings_are_refused(out: DraftBuffers | None) -> None:
+def test_ids_that_are_no_strings_are_refused() -> None:
     with pytest.raises(TypeError):
-        Engine().draft([7], out=out)  # type: ignore[list-item]
+        Engine().draft([7])  # type: ignore[list-item]
 
 
 # Memory -----------------------------------------------------------------------------------------------------------
@@ -224,15 +206,15 @@ def test_no_step_takes_memory_that_grows_with_the_batch() -> None:
     engine = opened(64, max_draft_tokens=31, learning_rate=0.0)
     drafts, arrays = DraftBuffers(64, 31), TreeBuffers(64, 32)
 
-    def step(rows: list[str], caps: NDArray[np.int32]) -> int:
+    def step(rows: Rows) -> int:
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
-        build_tree_arrays(engine.draft(rows, max_tokens=caps, out=drafts), 32, arrays)
+        build_tree_arrays(engine.draft_followed(rows, max_tokens=31, out=drafts), 32, arrays)
         return tracemalloc.get_traced_memory()[1] - before
 
     def peak(num_rows: int) -> int:
-        rows, caps = [f"{number}" for number in range(num_rows)], np.full(num_rows, 31, np.int32)
-        return min(step(rows, caps) for _ in range(5))
+        rows = followed(engine, [f"{number}" for number in range(num_rows)])
+        return min(step(rows) for _ in range(5))
 
     gc.collect()
     tracemalloc.start()
@@ -240,8 +222,8 @@ def test_no_step_takes_memory_that_grows_with_the_batch() -> None:
         small, large = peak(1), peak(64)
     finally:
         tracemalloc.stop()
-    # The tuple of request ids takes 8 bytes per row; the trees of the large batch take 130 KB.
-    assert large - small <= 64 * 8 + 512, (small, large)
+    # The trees of the large batch take 130 KB.
+    assert large - small <= 512, (small, large)
 
 
 def test_the_engine_says_what_became_of_each_row() -> None:
@@ -251,7 +233,7 @@ def test_the_engine_says_what_became_of_each_row() -> None:
     engine.close("old")
     engine.open("alone", ids(1, 2, 3), namespace="other")
     engine.open("drafted", ids(4, 5, 6))
-    engine.open("full", ids(4, 5, 6))
+    engine.open("full", ids(4, 5, 6), max_length=4)
     engine.open("unlikely", ids(40, 7))
     engine.open("unknown", ids(100, 200))
     rows = {
@@ -261,7 +243,6 @@ def test_the_engine_says_what_became_of_each_row() -> None:
         "unlikely": Outcome.UNLIKELY,
         "unknown": Outcome.NO_MATCH,
     }
-    caps = np.array([0 if name == "full" else 31 for name in rows], np.int32)
-    batch = engine.draft(list(rows), max_tokens=caps, out=buffers)
+    batch = engine.draft_followed(followed(engine, list(rows)), max_tokens=31, out=buffers)
     assert buffers.outcomes[: len(rows)].tolist() == list(rows.values())
     assert (np.diff(batch.offsets) > 1).tolist() == [outcome == Outcome.DRAFTED for outcome in rows.values()]

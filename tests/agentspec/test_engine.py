@@ -18,7 +18,6 @@ from every import every
 import agentspec
 from agentspec import (
     ConfigError,
-    DraftBuffers,
     DuplicateRequestError,
     Engine,
     EngineConfig,
@@ -307,25 +306,16 @@ def test_the_native_boundary_converts_nothing(engine: Engine) -> None:
             engine._core.extend("a", tokens)  # type: ignore[arg-type]
 
 
-def test_more_tokens_than_there_are_places_for_are_those_of_the_places() -> None:
+def test_more_tokens_than_there_are_places_for_are_not_taken() -> None:
     code = """
 import numpy, agentspec
 engine = agentspec.Engine()
 engine.open("a", [1, 2, 3])
-engine.grow(engine.rows(["a"]), numpy.array([[1]]))
+engine.follow(engine.rows(["a"]), numpy.array([[1]]), numpy.array([3]))
 print(engine.num_tokens("a"), *engine.draft(["a"], max_tokens=0).tokens)
 """
     done = subprocess.run([sys.executable, "-P", "-c", code], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout.split()) == (0, ["3", "3"])
-
-
-@pytest.mark.usefixtures("unchanged")
-def test_lengths_of_no_rows_are_refused(engine: Engine) -> None:
-    rows, none = engine.rows(["a", "b"]), np.zeros(0, np.int64)
-    with pytest.raises(ConfigError, match="lengths"):
-        engine.draft_rows(rows, out=DraftBuffers(2, 31), lengths=none, max_tokens=1)
-    with pytest.raises(ConfigError, match="lengths"):
-        engine.grow(rows, np.array([[1, 2], [1, 2]]), none)
 
 
 # The package ------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from engine_texts import followed
 from every import every
 from numpy.typing import NDArray
 
@@ -67,35 +68,35 @@ def test_rows_do_what_requests_named_one_by_one_do(seed: int, num_threads: int) 
         rows = batched.rows(ids)
         for _ in range(int(rng.integers(1, 4))):
             tokens = [rng.integers(0, VOCABULARY, int(rng.integers(0, 5))).tolist() for _ in ids]
-            lengths = np.array([len(texts[name]) for name in ids], np.int64)
             for name, some in zip(ids, tokens, strict=True):
                 named.extend(name, some)
                 texts[name] += some
-            assert batched.grow(rows, _packed(tokens, 5), lengths) == 0
+            ends = np.array([len(texts[name]) - 1 for name in ids], np.int64)
+            assert batched.follow(rows, _packed(tokens, 5), ends) == 0
             batched.learn(rows)
             most = int(rng.integers(0, 13))
             caps = [max(min(most, limits[name] - len(texts[name]) - 1), 0) for name in ids]
             expected = named.draft(ids, max_tokens=np.array(caps, np.int32))
-            found = batched.draft_rows(rows, out=out, max_tokens=most)
+            found = batched.draft_followed(rows, out=out, max_tokens=most)
             _assert_equal(found, expected)
-            assert out.lengths[: len(ids)].tolist() == [len(texts[name]) for name in ids]
+            assert out.ends[: len(ids)].tolist() == ends.tolist()
             assert out.rooms[: len(ids)].tolist() == caps
             for engine in (named, batched):
                 engine.check_integrity()
 
 
-def test_a_row_of_another_length_neither_grows_nor_is_drafted_for() -> None:
+def test_a_row_that_ends_elsewhere_neither_grows_nor_is_drafted_for() -> None:
     engine = _engine()
     for name in ("a", "b"):
         engine.open(name, [1, 2, 3, 1, 2])
     rows, out = engine.rows(["a", "b"]), DraftBuffers(2, 12)
-    assert engine.grow(rows, _packed([[3], [3]], 1), np.array([5, 4])) == 0
+    assert engine.follow(rows, _packed([[3], [3]], 1), np.array([5, 6])) == 0
     assert [engine.num_tokens(name) for name in ("a", "b")] == [6, 5]
-    drafts = engine.draft_rows(rows, out=out, lengths=np.array([6, 6]), max_tokens=12)
+    drafts = engine.draft_followed(rows, out=out, max_tokens=12)
     assert drafts.row(0).tokens[:3].tolist() == [3, 1, 2]
     assert drafts.row(1).tokens.tolist() == [2], "its own last token"
     assert out.outcomes.tolist() == [Outcome.DRAFTED, Outcome.OTHER_TEXT]
-    assert out.lengths.tolist() == [6, 6], "what the caller says"
+    assert out.ends.tolist() == [5, 6], "what was reported"
 
 
 def test_a_request_that_is_closed_is_passed_over_also_where_its_id_comes_back() -> None:
@@ -104,10 +105,10 @@ def test_a_request_that_is_closed_is_passed_over_also_where_its_id_comes_back() 
     rows, out = engine.rows(["a", "never"]), DraftBuffers(2, 12)
     engine.close("a")
     engine.open("a", [4])
-    assert engine.grow(rows, _packed([[2], [2]], 1)) == 0
+    assert engine.follow(rows, _packed([[2], [2]], 1), np.array([3, 3])) == 0
     engine.learn(rows)
     assert engine.num_tokens("a") == 1
-    drafts = engine.draft_rows(rows, out=out, max_tokens=12)
+    drafts = engine.draft_followed(rows, out=out, max_tokens=12)
     assert drafts.tokens.tolist() == [0, 0]
     assert out.outcomes.tolist() == [Outcome.NOT_OPEN, Outcome.NOT_OPEN]
 
@@ -116,10 +117,10 @@ def test_a_token_outside_the_vocabulary_costs_its_row_the_drafts() -> None:
     engine = _engine()
     for name in ("a", "b"):
         engine.open(name, [1, 2, 1, 2])
-    rows, out = engine.rows(["a", "b"]), DraftBuffers(2, 12)
-    engine.draft_rows(rows, out=out, max_tokens=12)
-    assert engine.grow(rows, _packed([[1, VOCABULARY], [1, 2]], 2)) == 1
-    drafts = engine.draft_rows(rows, out=out, max_tokens=12)
+    rows, out = followed(engine, ["a", "b"]), DraftBuffers(2, 12)
+    engine.draft_followed(rows, out=out, max_tokens=12)
+    assert engine.follow(rows, _packed([[1, VOCABULARY], [1, 2]], 2), np.array([5, 5])) == 1
+    drafts = engine.draft_followed(rows, out=out, max_tokens=12)
     assert len(drafts.row(0).tokens) == 1
     assert len(drafts.row(1).tokens) > 1
     engine.check_integrity()
@@ -130,12 +131,12 @@ def test_learning_later_teaches_the_same() -> None:
     at_once, later = _engine(0.2), _engine(0.2)
     for engine in (at_once, later):
         engine.open("a", [1, 2, 3, 4] * 6)
-    rows, out = later.rows(["a"]), DraftBuffers(1, 12)
+    rows, out = followed(later, ["a"]), DraftBuffers(1, 12)
     for token in [1, 2, 5, 1, 2, 3]:
         at_once.draft(["a"])
-        later.draft_rows(rows, out=out, max_tokens=12)
+        later.draft_followed(rows, out=out, max_tokens=12)
         at_once.extend("a", [token])
-        later.grow(rows, _packed([[token]], 1))
+        later.follow(rows, _packed([[token]], 1), np.array([later.num_tokens("a")]))
     before = later.estimates().weights
     later.learn(rows)
     assert not np.array_equal(before, later.estimates().weights)
@@ -146,13 +147,18 @@ def test_arrays_of_another_batch_are_refused() -> None:
     engine = _engine()
     engine.open("a", [1])
     rows, out = engine.rows(["a"]), DraftBuffers(1, 12)
+    one = np.array([1])
     with pytest.raises(ConfigError, match=r"accepted must be \[1, width\]"):
-        engine.grow(rows, _packed([[1], [1]], 1))
-    with pytest.raises(ConfigError, match="lengths"):
-        engine.grow(rows, _packed([[1]], 1), np.array([1, 1]))
+        engine.follow(rows, _packed([[1], [1]], 1), one)
+    with pytest.raises(ConfigError, match="ends"):
+        engine.follow(rows, _packed([[1]], 1), np.array([1, 1]))
+    with pytest.raises(ConfigError, match="padding"):
+        engine.follow(rows, _packed([[1]], 1), one, np.array([1, 1]))
+    with pytest.raises(ConfigError, match="padding"):
+        engine.draft_followed(rows, out=out, padding=np.zeros(0, np.int64), max_tokens=12)
     with pytest.raises(ConfigError, match="max_tokens must be >= 0"):
-        engine.draft_rows(rows, out=out, max_tokens=-1)
-    with pytest.raises(ConfigError, match="room"):
-        engine.draft_rows(engine.rows(["a", "a"]), out=out, max_tokens=12)
+        engine.draft_followed(rows, out=out, max_tokens=-1)
+    with pytest.raises(ConfigError, match="ends"):
+        engine.draft_followed(engine.rows(["a", "a"]), out=out, max_tokens=12)
     with pytest.raises(ConfigError, match="max_length"):
         engine.open("b", [1], max_length=-1)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_texts import ids, random_output
+from engine_texts import ids, keep, random_output
 
 from agentspec import Engine, EngineConfig, Source, TokenError
 from agentspec._core import CommonSubsequence
@@ -58,16 +57,17 @@ def test_nobody_else_sees_it_while_the_request_runs() -> None:
     assert drafted(private, "same") == []
 
 
-def test_a_saved_namespace_does_not_hold_it(tmp_path: Path) -> None:
-    private, other = engine(), engine()
+def test_a_snapshot_does_not_hold_it() -> None:
+    private, other = engine(max_growing_tokens=64), engine()
     private.open("asked", PROMPT, prediction=PREDICTION)
     private.extend("asked", PREDICTION[:3])
     private.close("asked")
-    assert private.save("", tmp_path / "kept.seg") == 1
-    saved = (tmp_path / "kept.seg").read_bytes()
+    keep(private, np.arange(500, 570, dtype=np.int32))
+    private.flush()
+    (saved,) = (segment.blob.tobytes() for segment in private.snapshot("").segments)
     assert PREDICTION[:3].tobytes() in saved
     assert PREDICTION[3:5].tobytes() not in saved
-    other.load("", tmp_path / "kept.seg")
+    other.load_segments("", [saved])
     other.open("next", PROMPT)
     assert drafted(other, "next") == PREDICTION[:3].tolist()
 

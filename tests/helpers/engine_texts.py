@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from agentspec import DraftBatch, Engine, Estimates, _core
+from agentspec._core import Rows
 
 
 def ids(*tokens: int) -> NDArray[np.int32]:
@@ -29,6 +32,14 @@ def drafted(engine: Engine, text: NDArray[np.int32], namespace: str = "") -> lis
     tokens = engine.draft(["asked"]).tokens[1:].tolist()
     engine.close("asked", keep=False)
     return tokens
+
+
+def followed(engine: Engine, names: Sequence[str]) -> Rows:
+    """The rows of these requests after a step that accepted nothing, so that they can be drafted for."""
+    rows = engine.rows(names)
+    ends = [engine.num_tokens(name) - 1 if engine.is_open(name) else -1 for name in names]
+    engine.follow(rows, np.zeros((len(names), 1), np.int64), np.array(ends, np.int64))
+    return rows
 
 
 def as_bytes(batch: DraftBatch) -> tuple[bytes, ...]:

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <functional>
 #include <map>
 #include <optional>
@@ -43,13 +42,9 @@ class EngineLife {
   // Returns a number in [low, high].
   using Choose = std::function<std::int32_t(std::int32_t low, std::int32_t high)>;
 
-  // Files are written to `folder`, a path that ends with a separator; no files are written if it is empty.
   // Without threads, the same choices lead to the same operations.
-  EngineLife(const Choose& choose, const std::string& folder, bool may_have_threads)
-      : choose_(choose),
-        folder_(folder),
-        config_(choose_config(choose, may_have_threads)),
-        engine_(config_) {}
+  EngineLife(const Choose& choose, bool may_have_threads)
+      : choose_(choose), config_(choose_config(choose, may_have_threads)), engine_(config_) {}
 
   // Throws std::logic_error or IntegrityError if an invariant does not hold.
   void step() {
@@ -72,8 +67,6 @@ class EngineLife {
       require(engine_.stats().waiting_outputs == 0, "nothing waits after flush()");
     } else if (action == 25) {
       trials();
-    } else if (action == 26 && !folder_.empty()) {
-      save_and_load();
     } else if (action < 29) {
       add();
     } else if (action == 29) {
@@ -85,7 +78,7 @@ class EngineLife {
     } else if (action == 32) {
       find_batch();
     } else if (action < 38) {
-      grow();
+      follow();
     } else if (action < 40) {
       engine_.learn(choose_batch().rows);
     } else {
@@ -113,7 +106,8 @@ class EngineLife {
     std::size_t num_output;
     int serial;  // unique over all requests ever opened, because ids are used again
     std::size_t max_length;
-    bool is_lost;  // its rows get no more drafts
+    bool is_lost;           // its rows get no more drafts
+    std::int64_t end = -1;  // as follow() last reported it
   };
   // Rows that were looked up once. Some of their requests were not open, or have been closed since.
   struct Batch {
@@ -130,7 +124,7 @@ class EngineLife {
 
   // Memory for a draft of this many rows and nodes.
   struct RowsDraft {
-    RowsDraft(std::size_t num_rows, std::size_t num_nodes) : lengths(num_rows), rooms(num_rows) {
+    RowsDraft(std::size_t num_rows, std::size_t num_nodes) : ends(num_rows), rooms(num_rows) {
       batch.offsets.resize(num_rows + 1);
       for (auto* const values : {&batch.tokens, &batch.parents}) values->resize(num_nodes);
       batch.estimates.resize(num_nodes);
@@ -141,8 +135,8 @@ class EngineLife {
     }
 
     [[nodiscard]] DraftSpans spans() {
-      return {batch.offsets,    batch.tokens, batch.parents,  batch.estimates, batch.sources,
-              batch.match_lens, batch.scores, batch.outcomes, lengths,         rooms};
+      return {batch.offsets, batch.tokens,   batch.parents, batch.estimates, batch.sources, batch.match_lens,
+              batch.scores,  batch.outcomes, rooms};
     }
 
     // Keeps only the first num_nodes nodes, which were written.
@@ -154,7 +148,7 @@ class EngineLife {
     }
 
     DraftBatch batch;
-    std::vector<std::int64_t> lengths;
+    std::vector<std::int64_t> ends;
     std::vector<std::int32_t> rooms;
   };
 
@@ -215,6 +209,7 @@ class EngineLife {
       text = last;
       text.num_output = 0;
       text.is_lost = false;
+      text.end = -1;
       if (choose_(0, 2) == 0)
         text.tokens.resize(
             static_cast<std::size_t>(choose_(1, static_cast<std::int32_t>(text.tokens.size()))));
@@ -310,28 +305,18 @@ class EngineLife {
     return found != open_.end() && found->second.serial == batch.serials[row] ? &found->second : nullptr;
   }
 
-  // What a caller says about the texts: nothing, or their lengths, which may be wrong.
-  std::vector<std::int64_t> choose_lengths(const Batch& batch) {
-    std::vector<std::int64_t> lengths;
-    if (choose_(0, 2) == 0) return lengths;
-    for (std::size_t row = 0; row < batch.rows.size(); ++row) {
-      const Text* const text = text_of(batch, row);
-      const std::int64_t length = text == nullptr ? 7 : static_cast<std::int64_t>(text->tokens.size());
-      lengths.push_back(choose_(0, 7) == 0 ? length + choose_(-3, 3) : length);
-    }
-    return lengths;
-  }
-
-  static bool is_known(const Text& text, const std::vector<std::int64_t>& lengths, std::size_t row) {
-    return lengths.empty() || static_cast<std::int64_t>(text.tokens.size()) == lengths[row];
+  // Where a text ends in the KV cache after a step that accepted `count` tokens. May be wrong.
+  std::int64_t choose_end(const Text* text, std::int64_t count) {
+    const std::int64_t length = text == nullptr ? 7 : static_cast<std::int64_t>(text->tokens.size());
+    return length + count - 1 + (choose_(0, 7) == 0 ? choose_(-3, 3) : 0);
   }
 
   // What a step accepts: part of it as drafted, sometimes with invalid tokens.
-  void grow() {
+  void follow() {
     Batch& batch = choose_batch();
-    const std::vector<std::int64_t> lengths = choose_lengths(batch);
     const auto places = static_cast<std::size_t>(choose_(1, 8));
     std::vector<std::int64_t> accepted;
+    std::vector<std::int64_t> ends;
     std::size_t num_lost = 0;
     for (std::size_t row = 0; row < batch.rows.size(); ++row) {
       Text* const text = text_of(batch, row);
@@ -341,11 +326,13 @@ class EngineLife {
       const std::vector<Token> more = choose_tokens(text == nullptr ? 0 : text->space, 8);
       tokens.insert(tokens.end(), more.begin(), more.end());
       tokens.resize(std::min(tokens.size(), places));
-      // A number larger than the number of places counts as all of them.
-      const bool is_over = tokens.size() == places && choose_(0, 7) == 0;
+      const auto count = static_cast<std::int64_t>(tokens.size());
+      ends.push_back(choose_end(text, count));
+      // A number larger than the number of places is none that a device reports.
+      const bool is_over = choose_(0, 15) == 0;
       const std::size_t first = accepted.size();
-      accepted.push_back(static_cast<std::int64_t>(tokens.size()) + (is_over ? 1000 : 0));
-      if (tokens.empty()) accepted.back() -= choose_(0, 1);
+      accepted.push_back(count + (is_over ? 1000 : 0));
+      if (tokens.empty() && !is_over) accepted.back() -= choose_(0, 1);
       accepted.insert(accepted.end(), tokens.begin(), tokens.end());
       accepted.resize(first + 1 + places, -5);
       const bool is_bad = !tokens.empty() && choose_(0, 31) == 0;
@@ -354,7 +341,10 @@ class EngineLife {
         accepted[first + static_cast<std::size_t>(choose_(1, static_cast<std::int32_t>(tokens.size())))] =
             bad[choose_(0, 2)];
       }
-      if (text == nullptr || tokens.empty() || !is_known(*text, lengths, row)) continue;
+      if (text == nullptr) continue;
+      text->end = std::max<std::int64_t>(ends.back(), -1);
+      const auto length = static_cast<std::int64_t>(text->tokens.size());
+      if (tokens.empty() || is_over || text->end < 0 || text->end != length + count - 1) continue;
       if (is_bad) {
         text->is_lost = true;
         ++num_lost;
@@ -363,7 +353,7 @@ class EngineLife {
       text->tokens.insert(text->tokens.end(), tokens.begin(), tokens.end());
       text->num_output += tokens.size();
     }
-    require(engine_.grow(batch.rows, accepted, 1 + places, lengths) == num_lost, "lost rows are told");
+    require(engine_.follow(batch.rows, accepted, 1 + places, ends, {}) == num_lost, "lost rows are told");
     for (std::size_t row = 0; row < batch.rows.size(); ++row) {
       const Text* const text = text_of(batch, row);
       if (text == nullptr) continue;
@@ -372,13 +362,25 @@ class EngineLife {
     }
   }
 
+  // A step that accepted nothing, after which most texts can be drafted for.
+  void report(Batch& batch) {
+    std::vector<std::int64_t> ends;
+    for (std::size_t row = 0; row < batch.rows.size(); ++row) {
+      Text* const text = text_of(batch, row);
+      ends.push_back(choose_end(text, 0));
+      if (text != nullptr) text->end = std::max<std::int64_t>(ends.back(), -1);
+    }
+    const std::vector<std::int64_t> nothing(batch.rows.size(), 0);
+    require(engine_.follow(batch.rows, nothing, 1, ends, {}) == 0, "no row is lost by nothing");
+  }
+
   void draft_batch() {
     Batch& batch = choose_batch();
     const std::size_t num_rows = batch.rows.size();
-    const std::vector<std::int64_t> lengths = choose_lengths(batch);
+    if (choose_(0, 3) > 0) report(batch);
     const std::int32_t max_tokens = choose_(0, 24);
     RowsDraft made(num_rows, num_rows * (static_cast<std::size_t>(config_.max_draft_tokens) + 1));
-    made.keep(engine_.draft(batch.rows, lengths, max_tokens, made.spans()));
+    made.keep(engine_.draft_followed(batch.rows, {}, max_tokens, made.spans(), made.ends));
     std::vector<std::string> open_ids;
     std::vector<std::int32_t> limits;
     std::vector<std::size_t> open_rows;
@@ -395,17 +397,16 @@ class EngineLife {
         continue;
       }
       const std::size_t length = text->tokens.size();
-      const bool is_text = is_known(*text, lengths, row);
+      const bool is_text = text->end >= 0 && text->end + 1 == static_cast<std::int64_t>(length);
       const std::size_t left =
           text->is_lost || text->max_length <= length ? 0 : text->max_length - length - 1;
       const auto most = static_cast<std::size_t>(std::min(max_tokens, config_.max_draft_tokens));
       const auto limit = static_cast<std::int32_t>(is_text ? std::min(left, most) : 0);
       require(made.rooms[row] == limit, "a text grows to its limit, the bonus token included");
-      require(made.lengths[row] == (is_text ? static_cast<std::int64_t>(length) : lengths[row]),
-              "the length of a row's text is told");
-      require((outcome == Outcome::kOtherText) == !is_text, "a text of another length is told");
+      require(made.ends[row] == text->end, "the end that was reported is told");
+      require((outcome == Outcome::kOtherText) == !is_text, "a text that ends elsewhere is told");
       require(is_text || batch_.offsets[row + 1] - batch_.offsets[row] == 1,
-              "a text of another length is not drafted from");
+              "a text that ends elsewhere is not drafted from");
       check_row(row, batch.request_ids[row], limit);
       open_rows.push_back(row);
       open_ids.push_back(batch.request_ids[row]);
@@ -545,21 +546,6 @@ class EngineLife {
     }
   }
 
-  void save_and_load() {
-    const std::int32_t space = choose_(0, kNamespaces - 1);
-    const std::string path = folder_ + "space.segment";
-    const std::size_t num_saved = engine_.save(name_of(space), path);
-    if (num_saved == 0) return;
-    auto& outputs = outputs_of(space);
-    require(num_saved <= outputs.size(), "what is saved was kept");
-    if (choose_(0, 1) == 0) {
-      (void)engine_.erase_namespace(name_of(space));
-      outputs.erase(outputs.begin(), outputs.end() - static_cast<std::ptrdiff_t>(num_saved));
-      require(engine_.load(name_of(space), path) == num_saved, "what was saved is loaded");
-    }
-    std::remove(path.c_str());
-  }
-
   void draft() {
     std::vector<std::string> request_ids;
     std::vector<std::int32_t> limits;
@@ -571,8 +557,6 @@ class EngineLife {
       for (std::size_t i = 0; i < request_ids.size(); ++i) limits.push_back(choose_(0, 14));
     }
     engine_.draft(request_ids, limits, batch_);
-    // In the background an index may have become ready meanwhile.
-    if (!config_.background && choose_(0, 3) == 0) draft_again(request_ids, limits);
     const auto width = static_cast<std::size_t>(config_.max_draft_tokens) + 1;
     // Throws if a row is not a tree.
     require(batch_.offsets.size() == request_ids.size() + 1, "each request has a row");
@@ -581,19 +565,6 @@ class EngineLife {
     for (std::size_t row = 0; row < request_ids.size(); ++row) {
       check_row(row, request_ids[row], limits.empty() ? config_.max_draft_tokens : limits[row]);
     }
-  }
-
-  // Drafts the same into memory of the caller.
-  void draft_again(const std::vector<std::string>& request_ids, const std::vector<std::int32_t>& limits) {
-    const std::vector<std::string_view> ids(request_ids.begin(), request_ids.end());
-    RowsDraft made(ids.size(), ids.size() * (static_cast<std::size_t>(config_.max_draft_tokens) + 1));
-    made.keep(engine_.draft(ids, limits, made.spans()));
-    const DraftBatch& second = made.batch;
-    require(second.offsets == batch_.offsets && second.tokens == batch_.tokens &&
-                second.parents == batch_.parents && second.estimates == batch_.estimates &&
-                second.sources == batch_.sources && second.match_lens == batch_.match_lens &&
-                second.scores == batch_.scores && second.outcomes == batch_.outcomes,
-            "a draft is the same wherever it is written to");
   }
 
   void check_row(std::size_t row, const std::string& request_id, std::int32_t limit) {
@@ -656,7 +627,6 @@ class EngineLife {
   }
 
   Choose choose_;
-  std::string folder_;
   EngineConfig config_;
   std::vector<Batch> batches_;  // they outlive the engine, as a caller's may
   Engine engine_;

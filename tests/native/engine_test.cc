@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -20,27 +19,10 @@ namespace {
 using namespace agentspec;
 using namespace agentspec::test;
 
-// An empty folder that is removed at the end.
-class Folder {
- public:
-  explicit Folder(const std::string& name)
-      : path_(std::filesystem::temp_directory_path() /
-              (name + "-" + std::to_string(std::random_device{}()))) {
-    std::filesystem::create_directories(path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  [[nodiscard]] std::string path() const { return path_.string() + "/"; }
-
- private:
-  std::filesystem::path path_;
-};
-
 void test_random_lives() {
-  const Folder folder("agentspec-engine-test");
   Random random(20240229);
   for (int round = 0; round < 80; ++round) {
-    EngineLife life([&](std::int32_t low, std::int32_t high) { return draw(random, low, high); },
-                    folder.path(), true);
+    EngineLife life([&](std::int32_t low, std::int32_t high) { return draw(random, low, high); }, true);
     for (int step = 0; step < 150; ++step) {
       try {
         life.step();
@@ -79,14 +61,17 @@ void test_errors() {
   const std::vector<std::string_view> both = {"a", "b"};
   const Engine::Rows rows = engine.rows(both);
   const std::vector<std::int64_t> accepted = {1, 4, 1, 4};
-  const std::vector<std::int64_t> lengths = {3};
+  const std::vector<std::int64_t> ends = {3, 3};
+  const std::vector<std::int64_t> end = {3};
+  std::vector<std::int64_t> told(2);
   CHECK(rows.size() == 2);
-  CHECK_THROWS(engine.grow(rows, accepted, 4, {}), ConfigError);
-  CHECK_THROWS(engine.grow(rows, accepted, 0, {}), ConfigError);
-  CHECK_THROWS(engine.grow(rows, accepted, 2, lengths), ConfigError);
-  CHECK_THROWS(engine.draft(rows, lengths, 1, DraftSpans{}), ConfigError);
-  CHECK_THROWS(engine.draft(rows, {}, -1, DraftSpans{}), ConfigError);
-  CHECK_THROWS(engine.draft(rows, {}, 0, DraftSpans{}), ConfigError);
+  CHECK_THROWS(engine.follow(rows, accepted, 4, ends, {}), ConfigError);
+  CHECK_THROWS(engine.follow(rows, accepted, 0, ends, {}), ConfigError);
+  CHECK_THROWS(engine.follow(rows, accepted, 2, end, {}), ConfigError);
+  CHECK_THROWS(engine.follow(rows, accepted, 2, ends, end), ConfigError);
+  CHECK_THROWS(engine.draft_followed(rows, end, 1, DraftSpans{}, told), ConfigError);
+  CHECK_THROWS(engine.draft_followed(rows, {}, -1, DraftSpans{}, told), ConfigError);
+  CHECK_THROWS(engine.draft_followed(rows, {}, 0, DraftSpans{}, told), ConfigError);
   CHECK(engine.num_tokens("a") == 3);
   CHECK(!engine.is_open("b"));
   config.weights.pop_back();

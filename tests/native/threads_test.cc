@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
@@ -109,16 +108,14 @@ void check_snapshot(Engine& engine, bool may_load) {
   if (may_load) (void)engine.load_segments("b", blobs, ids);  // all are known
 }
 
-// What a server does besides: it inspects, waits, saves, and sometimes drops everything.
-void look(Engine& engine, const std::atomic<bool>& stops, const std::string& path, bool may_load) {
+// What a server does besides: it inspects, waits, and sometimes drops everything.
+void look(Engine& engine, const std::atomic<bool>& stops, bool may_load) {
   for (int round = 0; !stops; ++round) {
     const EngineStats stats = engine.stats();
     if (stats.open_requests > 6 * kThreads) ++num_wrong;
     (void)engine.weights("a");
     if (round % 3 == 0) engine.check_integrity();
     if (round % 5 == 0) engine.flush();
-    if (round % 7 == 0) (void)engine.save("a", path);
-    if (may_load && round % 70 == 7 && std::filesystem::exists(path)) (void)engine.load("a", path);
     if (round % 11 == 0) (void)engine.detach_corpus("none");
     if (round % 4 == 0) check_snapshot(engine, may_load);
     for (const NamespaceStats& one : engine.namespaces())
@@ -128,15 +125,12 @@ void look(Engine& engine, const std::atomic<bool>& stops, const std::string& pat
 }
 
 void run_threads(EngineConfig config, bool with_deletions, int num_rounds) {
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("agentspec-threads-test-" + std::to_string(std::random_device{}())))
-                               .string();
   config.learning_rate = 0.1F;
   num_kept = num_gone = 0;
   Engine engine(config);
   std::atomic<bool> stops = false;
   std::vector<std::thread> threads;
-  std::thread looker([&] { look(engine, stops, path, with_deletions); });
+  std::thread looker([&] { look(engine, stops, with_deletions); });
   for (int thread = 0; thread < kThreads; ++thread) {
     threads.emplace_back([&, thread] { lead(engine, thread, num_rounds); });
   }
@@ -155,7 +149,6 @@ void run_threads(EngineConfig config, bool with_deletions, int num_rounds) {
   looker.join();
   engine.flush();
   engine.check_integrity();
-  std::filesystem::remove(path);
 
   const EngineStats stats = engine.stats();
   CHECK(num_foreign == 0);

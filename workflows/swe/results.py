@@ -98,7 +98,6 @@ class RunFolder:
             )
 
     def trajectory(self, task_id: str) -> Path:
-        """The path of the task's trajectory."""
         return self.folder / task_id / f"{task_id}.traj.json"
 
     def done(self) -> dict[str, TaskResult]:

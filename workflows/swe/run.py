@@ -84,9 +84,7 @@ def run_tasks(
     ServerError if the server does not answer, or the agent's process failed.
 
     Args:
-        tasks: The tasks.
         endpoint: The server. It is asked for its models first.
-        config: The limits.
         python: The interpreter that has the agent, see `agent_python`.
         workspace: The folder with a working folder for each task, named after the task. Commands may print its path,
             so keep it the same if conversations must be the same.

@@ -39,7 +39,6 @@ class SolverServer:
 
     @property
     def base_url(self) -> str:
-        """The base URL for clients."""
         return f"http://127.0.0.1:{self._server.server_port}/v1"
 
     def __enter__(self) -> Self:

@@ -162,12 +162,8 @@ def _write(path: Path, text: str) -> None:
 
 def read_tasks(folder: Path, split: str = "all") -> list[Task]:
     """The tasks of a folder, in the order of their numbers. Raises ConfigError if there is no task, or a task lacks its
-    repository, its tests or part of its task.json.
-
-    Args:
-        folder: A folder from `write_tasks`, or one written by hand.
-        split: "all", or one of SPLITS.
-    """
+    repository, its tests or part of its task.json. `folder`: A folder from `write_tasks`, or one written by hand.
+    `split`: "all", or one of SPLITS."""
     if split != "all" and split not in SPLITS:
         raise ConfigError(f"the split must be all or one of {', '.join(SPLITS)}, got {split!r}")
     tasks = sorted((read_task(path.parent) for path in folder.glob("*/task.json")), key=lambda t: (t.number, t.id))

@@ -42,10 +42,7 @@ async def run_tasks(
     Raises ConfigError if concurrency is below 1.
 
     Args:
-        model: The model that answers every stage.
-        tasks: The questions.
         databases: The questions' databases. A question on an unknown or damaged one fails alone.
-        config: The limits of the stages.
         run: Name of the run in the records.
         concurrency: Maximum number of concurrent questions.
         scorer: The rules by which an answer counts as correct.

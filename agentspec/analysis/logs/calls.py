@@ -90,12 +90,8 @@ class LoggedCall:
 
 
 def labels_of(record: Mapping[str, Any], *, session: str = "") -> Labels:
-    """The labels in a record's own fields or in its `metadata`, shortened for display.
-
-    Args:
-        record: The record.
-        session: The session's name if the record has none.
-    """
+    """The labels in a record's own fields or in its `metadata`, shortened for display. `session`: the session's name if
+    the record has none."""
     places = [record, *(record[key] for key in _NESTED_FIELDS if isinstance(record.get(key), dict))]
     places += [place["metadata"] for place in places[1:] if isinstance(place.get("metadata"), dict)]
     return Labels(

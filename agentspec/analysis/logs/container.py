@@ -11,7 +11,7 @@ import io
 import lzma
 import zlib
 from collections.abc import Callable
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple
 
 import zstandard
 
@@ -22,27 +22,13 @@ COMPRESSED = (".xz", ".gz", ".bz2", ".zst", ".zstd")
 """Endings of compressed files, which say nothing about the content."""
 
 
-class _Unpacker(Protocol):
-    @property
-    def unused_data(self) -> bytes: ...
-
-    @property
-    def eof(self) -> bool: ...
-
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
-class _Packing(NamedTuple):
-    magic: bytes
-    make: Callable[[], Any]
-
-
-_PACKINGS = (
-    _Packing(b"\x1f\x8b\x08", lambda: zlib.decompressobj(wbits=31)),
-    _Packing(b"\xfd7zXZ\0", lzma.LZMADecompressor),
-    _Packing(b"BZh", bz2.BZ2Decompressor),
-    _Packing(b"\x28\xb5\x2f\xfd", lambda: zstandard.ZstdDecompressor().decompressobj()),
-)
+# The first bytes of a packed part -> what makes the object that unpacks it.
+_PACKINGS: dict[bytes, Callable[[], Any]] = {
+    b"\x1f\x8b\x08": lambda: zlib.decompressobj(wbits=31),
+    b"\xfd7zXZ\0": lzma.LZMADecompressor,
+    b"BZh": bz2.BZ2Decompressor,
+    b"\x28\xb5\x2f\xfd": lambda: zstandard.ZstdDecompressor().decompressobj(),
+}
 _ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError, ValueError)
 
 
@@ -112,12 +98,11 @@ class Content(io.RawIOBase):
         self.damage = ""
         self._stream = stream
         self._made = b""
-        self._unpacker: _Unpacker | None = None
-        self._packing: _Packing | None = None
+        self._unpacker: Any = None
         self._decoder: codecs.IncrementalDecoder | None = None
         self._ended = False
         start = stream.read(_SNIFFED)
-        self._packing = next((packing for packing in _PACKINGS if start.startswith(packing.magic)), None)
+        self._magic = next((magic for magic in _PACKINGS if start.startswith(magic)), None)
         self._packed = start
         unpacked = b""
         while len(unpacked) < _SNIFFED and not self._ended:
@@ -153,7 +138,7 @@ class Content(io.RawIOBase):
             except OSError as error:
                 self._end(str(error))
                 return b""
-        if self._packing is None:
+        if self._magic is None:
             self._ended = not data
             return data
         if not data:
@@ -161,10 +146,10 @@ class Content(io.RawIOBase):
             self._end("" if self._unpacker is None else "its compressed data stops before their end")
             return b""
         if self._unpacker is None:
-            if not data.startswith(self._packing.magic):
+            if not data.startswith(self._magic):
                 self._end("" if not data.strip(b"\0") else "something else follows its compressed data")
                 return b""
-            self._unpacker = self._packing.make()
+            self._unpacker = _PACKINGS[self._magic]()
         try:
             made: bytes = self._unpacker.decompress(data)
         except _ERRORS as error:

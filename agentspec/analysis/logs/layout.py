@@ -27,16 +27,8 @@ _LOG_LINE = re.compile(
 )
 _NEAR_END = 32
 _RECORD_KEYS = {
-    "prompt",
-    "completion",
-    "response",
-    "messages",
-    "input",
-    "output",
-    "conversations",
-    "trajectory",
-    "traj",
-}
+    "prompt", "completion", "response", "messages", "input", "output", "conversations", "trajectory", "traj",
+}  # fmt: skip
 
 
 class Value(NamedTuple):

@@ -215,7 +215,6 @@ def _record_calls(
 
 
 def _session_calls(file: FileReading, reading: LogReading, sessions: Sessions, goes_on: bool) -> Iterator[LoggedCall]:
-    """The calls of the sessions that are complete."""
     try:
         for form, call in sessions.finish(goes_on):
             file.formats[form] += 1

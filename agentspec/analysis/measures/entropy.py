@@ -83,12 +83,8 @@ LENGTH_BY_ENTROPY = {
 
 
 def output_entropy(outputs: Sequence[NDArray[np.int32]], depth: int = DEPTH) -> OutputEntropy:
-    """The entropy of outputs, computed level by level of the tree.
-
-    Args:
-        outputs: int32[n] each.
-        depth: The number of tokens of the longest contexts, >= 1.
-    """
+    """The entropy of outputs, computed level by level of the tree. `outputs`: int32[n] each. `depth`: the number of
+    tokens of the longest contexts, >= 1."""
     n = len(outputs)
     bits, contexts = np.zeros(n), np.zeros(n)
     if not sum(map(len, outputs)):

@@ -1,4 +1,4 @@
-"""Accept lengths over alpha, width and tau, from drafts recorded at every position of a part of the measured calls.
+"""Accept lengths over width and tau, from drafts recorded at every position of a part of the measured calls.
 
 A suffix draft is used where its score, the number of accepted tokens that its estimates promise, exceeds tau
 (SuffixDecoding, section 4.2). Elsewhere nothing is drafted here; a server with a draft model would use that. A width
@@ -8,7 +8,7 @@ counts the root.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,6 @@ from agentspec.simulation.acceptance import Acceptance
 
 WIDTHS = (4, 8, 16, 32)
 TAUS = (0.0, 1.0, 2.0, 4.0)
-ALPHAS: tuple[float | None, ...] = (None, 1.0, 2.0, 4.0)
-"""None stands for the calibrated rule, which has no alpha."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,29 +65,26 @@ def walk(acceptance: Acceptance, width: int, tau: float) -> Walk:
     )
 
 
-def grid_rows(
-    alpha: float | None, cold: Acceptance, warm: Acceptance | None, widths: Sequence[int] = WIDTHS
-) -> list[dict[str, Any]]:
-    """A row for each width and tau. Drafted tokens and shares are those of the warm server, if there is one."""
+def grid_rows(acceptances: Mapping[str, Acceptance], widths: Sequence[int] = WIDTHS) -> list[dict[str, Any]]:
+    """A row for each width and tau, by the drafts of a cold and, if there is one, of a warm server; none without drafts.
+    Drafted tokens and shares are those of the warm server, if there is one."""
     rows = []
-    for width in widths:
-        for tau in TAUS:
-            first = walk(cold, width, tau)
-            later = walk(warm, width, tau) if warm is not None else None
-            shown = later or first
-            rows.append(
-                {
-                    "alpha": alpha,
-                    "width": width,
-                    "tau": tau,
-                    "rule": "calibrated" if alpha is None else "suffixdecoding",
-                    "accept_length_cold": _length(first),
-                    "accept_length_warm": _length(later) if later else None,
-                    "drafted_per_step": round(shown.drafted / max(shown.steps, 1), 4),
-                    "acceptance_rate": round(shown.accepted / shown.drafted, 4) if shown.drafted else None,
-                    "draft_share": round(shown.drafting_steps / max(shown.steps, 1), 4),
-                }
-            )
+    for width, tau in itertools.product(widths, TAUS):
+        walked = {state: walk(acceptance, width, tau) for state, acceptance in acceptances.items()}
+        if not walked:
+            continue
+        shown = walked.get("warm", walked["cold"])
+        rows.append(
+            {
+                "width": width,
+                "tau": tau,
+                "accept_length_cold": _length(walked["cold"]),
+                "accept_length_warm": _length(walked["warm"]) if "warm" in walked else None,
+                "drafted_per_step": round(shown.drafted / max(shown.steps, 1), 4),
+                "acceptance_rate": round(shown.accepted / shown.drafted, 4) if shown.drafted else None,
+                "draft_share": round(shown.drafting_steps / max(shown.steps, 1), 4),
+            }
+        )
     return rows
 
 

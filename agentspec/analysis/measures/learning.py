@@ -103,7 +103,8 @@ def fit_growth(points: Sequence[CurvePoint], first: int = _FIRST) -> Growth | No
     precision = 1.0 / _EXPONENT_SPREAD**2
     above = (weights * (x - mean_x) * (y - mean_y)).sum() + precision * _USUAL_EXPONENT
     exponent = float(np.clip(above / ((weights * (x - mean_x) ** 2).sum() + precision), 0.0, 0.5))
-    shared = np.array([_deviation(point.low, point.high) for point in used]) * lengths / accepted
+    # The standard deviation of a logarithm is that of its 90 % interval.
+    shared = np.array([math.log(point.high / point.low) / (2 * NORMAL) for point in used]) * lengths / accepted
     return Growth(
         float(mean_y - exponent * mean_x),
         exponent,
@@ -139,8 +140,3 @@ def _point(lengths: Lengths, alone: Lengths, level: Ratio, sampled: Sampled) -> 
             spread=gain.error,
         )
     ]
-
-
-def _deviation(low: float, high: float) -> float:
-    """The standard deviation of a logarithm with this 90 % interval."""
-    return math.log(high / low) / (2 * NORMAL)

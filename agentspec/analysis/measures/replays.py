@@ -172,8 +172,6 @@ def followed(engine: Engine, sampled: Sampled, one: Pass, clients: int = 1) -> I
 
     Args:
         engine: A new engine.
-        sampled: The calls.
-        one: The pass.
         clients: The number of calls that are answered at the same time. An output is learnt when the calls that began
             before its end have begun. With one client the caller lets the engine keep the output if it is whole;
             otherwise the caller must not.

@@ -110,11 +110,8 @@ def _row(
 
 
 def differences(sets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The differences between the lowest and the highest set of each kind, for each measure.
-
-    Args:
-        sets: The sets of the facts.
-    """
+    """The differences between the lowest and the highest set of each kind, for each measure. `sets`: the sets of the
+    facts."""
     found = []
     for kind in dict.fromkeys(entry["by"] for entry in sets if entry["by"] != "all"):
         for measure, words, unit in _MEASURES:

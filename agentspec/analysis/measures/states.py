@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from agentspec.analysis.measures.grid import walk
 from agentspec.analysis.measures.replays import Lengths, Pass, Sampled, cold_passes, engine_config, followed, serve
-from agentspec.config import EngineConfig
 from agentspec.engine import Engine
 from agentspec.estimates import Estimates
 from agentspec.simulation.acceptance import Acceptance
@@ -26,8 +25,6 @@ from agentspec.simulation.recording import Drafts
 
 MAX_WIDTH = 32
 """Tokens per row, the root included."""
-_MIN_PROBABILITY = 0.1
-"""The least probability of a draft token under the paper's rule, as in agentspec.analysis.replay."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +54,6 @@ def record(
     name: str,
     sampled: Sampled,
     passes: Sequence[Pass],
-    alpha: float | None,
     budget_bytes: int,
     *,
     estimates: Estimates | None = None,
@@ -68,13 +64,12 @@ def record(
     """The drafts of the servers of some passes; None where no output has two tokens, or there is no pass.
 
     Args:
-        alpha: The alpha of the paper's rule; None for the calibrated rule.
         estimates: The estimates to begin with, see adapted_estimates(); None: the defaults.
         clients: The number of calls that are answered at the same time; unfinished ones have not been learnt.
         on_call: Called after each call.
         on_pass: Called with the engine of each pass.
     """
-    config = replace(recorded_config(alpha, budget_bytes), estimates=estimates)
+    config = replace(engine_config(MAX_WIDTH, budget_bytes), estimates=estimates)
     num_served = sum(len(one.served) for one in passes) // max(len(sampled.outputs), 1)
     num_places = num_served * sum(len(call.output) - 1 for call in sampled.measured)
     if not num_places:
@@ -105,11 +100,3 @@ def adapted_estimates(sampled: Sampled, seed: int, budget_bytes: int) -> Estimat
     one = cold_passes(sampled, 1, seed)
     serve(sampled, one, engine_config(MAX_WIDTH, budget_bytes), lambda engine: found.append(engine.estimates()))
     return found[0] if found else None
-
-
-def recorded_config(alpha: float | None, budget_bytes: int) -> EngineConfig:
-    """The configuration of an engine whose drafts are recorded; for `alpha` see record()."""
-    config = engine_config(MAX_WIDTH, budget_bytes)
-    if alpha is None:
-        return config
-    return replace(config, rule="suffixdecoding", alpha=alpha, min_token_prob=_MIN_PROBABILITY)

@@ -6,7 +6,6 @@ No model runs. The recorded output replaces it, so all drafters are compared on 
 """
 
 from agentspec.analysis.replay.engine_system import SOURCES, EngineSystem, config_for
-from agentspec.analysis.replay.oracle import Oracle, longest_copies
 from agentspec.analysis.replay.teacher_forcing import (
     Draft,
     Measurement,
@@ -20,7 +19,7 @@ from agentspec.analysis.replay.tokenizer import Tokenizer, load_tokenizer
 from agentspec.analysis.replay.traces import Call, SessionReader, Trace, check_session, decompressed, read_trace
 
 __all__ = [
-    "SOURCES", "Call", "Draft", "EngineSystem", "Measurement", "Oracle", "SessionReader", "System", "Tokenizer",
-    "Trace", "accepted_nodes", "check_session", "config_for", "decompressed", "load_tokenizer", "longest_copies",
-    "read_trace", "replay", "replay_settings", "replay_together",
+    "SOURCES", "Call", "Draft", "EngineSystem", "Measurement", "SessionReader", "System", "Tokenizer", "Trace",
+    "accepted_nodes", "check_session", "config_for", "decompressed", "load_tokenizer", "read_trace", "replay",
+    "replay_settings", "replay_together",
 ]  # fmt: skip

@@ -137,12 +137,7 @@ def decompressed(file: IO[bytes], path: Path) -> IO[bytes]:
 
 
 def check_session(session: Any, account: Account | None = None) -> list[LoggedCall]:
-    """The calls of a session, as text. Raises ValueError if it has none in a known format.
-
-    Args:
-        session: A JSON value.
-        account: Takes what of the session is understood.
-    """
+    """The calls of a session, as text. Raises ValueError if it has none in a known format. `session`: A JSON value."""
     return calls_of(session, "", account)[1]
 
 

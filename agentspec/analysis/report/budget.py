@@ -16,10 +16,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from agentspec.analysis.logs.log import Log
-from agentspec.analysis.measures.grid import ALPHAS
-from agentspec.analysis.measures.replays import Pass, Sampled, cold_passes, is_crowd, num_orders, prepared, warm_passes
+from agentspec.analysis.measures.replays import (
+    Pass,
+    Sampled,
+    cold_passes,
+    engine_config,
+    is_crowd,
+    num_orders,
+    prepared,
+    warm_passes,
+)
 from agentspec.analysis.measures.speedup import ROUNDS, SIMULATED_TOKENS
-from agentspec.analysis.measures.states import MAX_WIDTH, recorded_config
+from agentspec.analysis.measures.states import MAX_WIDTH
 from agentspec.analysis.replay.traces import Call
 from agentspec.engine import Engine
 from agentspec.simulation.recording import Drafts
@@ -28,8 +36,6 @@ _STEP = 1.2
 """The ratio of a number of calls to the next smaller one that is tried."""
 _LEAST_OUTPUTS = 100
 """A part of each output is replayed rather than fewer outputs."""
-_ENOUGH_TOKENS = 20_000
-"""The paper's rule is left out rather than fewer tokens replayed in all."""
 _LEAST_TOKENS = 4000
 """Fewer outputs are replayed rather than fewer tokens in all."""
 _FEWEST_OUTPUTS = 20
@@ -64,10 +70,6 @@ class Budget:
     def left(self) -> float:
         return self.seconds - (time.process_time() - self.started)
 
-    def is_used(self, share: float) -> bool:
-        """Whether this share of the time is over."""
-        return self.left < (1.0 - share) * self.seconds
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -76,8 +78,6 @@ class Plan:
     calls: int
     share: float = 1.0
     """The share of each output."""
-    with_rules: bool = True
-    """Whether the paper's rule is replayed too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,7 @@ class _Rates:
     index: float
     """To index a prompt token."""
     record: float
-    """To record the draft of an output token by the calibrated rule."""
-    record_plain: float
-    """By the paper's rule."""
+    """To record the draft of an output token."""
 
 
 def planned(log: Log, budget: Budget, concurrency: Sequence[int], profiles: int, engine_bytes: int) -> Plan:
@@ -107,7 +105,7 @@ def planned(log: Log, budget: Budget, concurrency: Sequence[int], profiles: int,
         tokens, _ = _sums(sampled)
         return (
             tokens * num_orders(sampled) * _BYTES_A_TOKEN <= budget.memory_bytes
-            and _seconds(log.sampled, sampled, rates, concurrency, profiles, plan.with_rules) <= left
+            and _seconds(log.sampled, sampled, rates, concurrency, profiles) <= left
         )
 
     plans = list(_plans(log))
@@ -117,54 +115,47 @@ def planned(log: Log, budget: Budget, concurrency: Sequence[int], profiles: int,
 def _plans(log: Log) -> Iterator[Plan]:
     """What may be replayed, most first."""
     total, num_tokens = len(log.sampled.measured), _sums(log.sampled)[0]
-    for with_rules, fewest, least_tokens in (
-        (True, _LEAST_OUTPUTS, _ENOUGH_TOKENS),
-        (False, _FEWEST_OUTPUTS, _LEAST_TOKENS),
-    ):
-        calls = total
-        yield Plan(calls, with_rules=with_rules)
-        while calls > _LEAST_OUTPUTS:
-            calls = max(int(calls / _STEP), _LEAST_OUTPUTS)
-            yield Plan(calls, with_rules=with_rules)
-        share, tokens = 1.0, num_tokens * calls / max(total, 1)
-        while share * tokens > least_tokens and share > _LEAST_SHARE:
-            share /= _STEP
-            yield Plan(calls, share, with_rules)
-        while calls > fewest:
-            calls = max(int(calls / _STEP), fewest)
-            yield Plan(calls, share, with_rules)
+    calls = total
+    yield Plan(calls)
+    while calls > _LEAST_OUTPUTS:
+        calls = max(int(calls / _STEP), _LEAST_OUTPUTS)
+        yield Plan(calls)
+    share, tokens = 1.0, num_tokens * calls / max(total, 1)
+    while share * tokens > _LEAST_TOKENS and share > _LEAST_SHARE:
+        share /= _STEP
+        yield Plan(calls, share)
+    while calls > _FEWEST_OUTPUTS:
+        calls = max(int(calls / _STEP), _FEWEST_OUTPUTS)
+        yield Plan(calls, share)
 
 
 def _measured_rates(log: Log, engine_bytes: int, pilot_tokens: int) -> _Rates:
     clock = time.process_time
     sampled = log.sampled
-    config = recorded_config(None, engine_bytes)
+    config = engine_config(MAX_WIDTH, engine_bytes)
     (first,) = (warm_passes(sampled, 0) or cold_passes(sampled, 1, 0))[:1]
     began = clock()
     (server,) = prepared(sampled, [first], config)
     learning = clock() - began
     pilot = _pilot(log, first, pilot_tokens)
     tokens, prompts = _sums(pilot)
-    seconds = []
-    for alpha in (None, ALPHAS[-2]):
-        engine = Engine(replace(config, budget_bytes=0))
-        began = clock()
-        for i, call in enumerate(pilot.measured):
-            engine.open(str(i), call.prompt)
-            engine.close(str(i), keep=False)
-        indexing = clock() - began
-        engine, drafts = Engine(recorded_config(alpha, engine_bytes)), Drafts(tokens, MAX_WIDTH)
-        engine.load_segments("", server.segments)
-        began = clock()
-        for call in pilot.measured:
-            drafts.record(engine, call, keep=False)
-        seconds.append(max(clock() - began - indexing, 0.0) / max(tokens, 1))
+    engine = Engine(replace(config, budget_bytes=0))
+    began = clock()
+    for i, call in enumerate(pilot.measured):
+        engine.open(str(i), call.prompt)
+        engine.close(str(i), keep=False)
+    indexing = clock() - began
+    engine, drafts = Engine(config), Drafts(tokens, MAX_WIDTH)
+    engine.load_segments("", server.segments)
+    began = clock()
+    for call in pilot.measured:
+        drafts.record(engine, call, keep=False)
+    recording = max(clock() - began - indexing, 0.0)
     num_learnt = max(len(first.learnt), 1)
     return _Rates(
         learn_all=learning * len(sampled.outputs) / num_learnt,
         index=indexing / max(prompts, 1),
-        record=seconds[0],
-        record_plain=seconds[1],
+        record=recording / max(tokens, 1),
     )
 
 
@@ -182,18 +173,14 @@ def _pilot(log: Log, server: Pass, most: int) -> Sampled:
     return log.sampled.chosen(chosen).shortened(min(1.0, most / max(tokens, 1)), log.draws[chosen])
 
 
-def _seconds(
-    whole: Sampled, sampled: Sampled, rates: _Rates, concurrency: Sequence[int], profiles: int, with_rules: bool
-) -> float:
+def _seconds(whole: Sampled, sampled: Sampled, rates: _Rates, concurrency: Sequence[int], profiles: int) -> float:
     """The estimated seconds of all passes and simulations."""
     orders = num_orders(sampled)
     tokens, prompts = _sums(sampled)
     opened = _opened(whole, sampled)
     crowds = sum(is_crowd(sampled, clients) for clients in concurrency)
-    rules = len(ALPHAS) if with_rules else 1
-    # The warm servers of all rules begin with one index of what they have learnt.
-    learning = (orders * (rules + crowds) + len(warm_passes(sampled, 0)) + 2) * rates.learn_all
-    indexing = (((orders + 1) * rules + 1) * opened + orders * crowds * prompts) * rates.index
+    learning = (orders * (1 + crowds) + len(warm_passes(sampled, 0)) + 2) * rates.learn_all
+    indexing = ((orders + 2) * opened + orders * crowds * prompts) * rates.index
     # Each client sends a few requests, whatever the number of calls.
     longest = min(tokens / max(len(sampled.measured), 1), SIMULATED_TOKENS / ROUNDS)
     simulated: float = sum(
@@ -203,9 +190,7 @@ def _seconds(
         * (_STEP_TIME + _ROW_TIME * clients)
         for clients in concurrency
     )
-    recording = (orders + 1 + orders * crowds + _SERVED) * rates.record + (orders + 1) * (
-        rules - 1
-    ) * rates.record_plain
+    recording = (orders + 1 + orders * crowds + _SERVED) * rates.record
     return learning + indexing + recording * tokens + profiles * simulated * rates.record
 
 

@@ -2,7 +2,7 @@
 
 logs ─> outputs, of which some calls are replayed ─> drafts of a cold and of a warm server
     ─┬─> accept lengths ─> sets, learning curve
-     ├─> alpha, width, tau ──────────┐
+     ├─> width, tau ─────────────────┐
      └─> simulated servers ─> speed-up ─> verdict
 
 All parts read the same recorded drafts of the same calls, so they agree.
@@ -38,7 +38,7 @@ from agentspec.analysis.measures.replays import (
 )
 from agentspec.analysis.measures.sets import differences, entropy_of, set_rows
 from agentspec.analysis.measures.speedup import speedup_row
-from agentspec.analysis.measures.states import Recorded, adapted_estimates, record, recorded_config
+from agentspec.analysis.measures.states import MAX_WIDTH, Recorded, adapted_estimates, record
 from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.analysis.report.budget import Budget, Plan, planned
 from agentspec.analysis.report.inputs import input_facts, input_notes
@@ -50,14 +50,14 @@ from agentspec.progress import Progress
 from agentspec.scheduling import Profile
 from agentspec.simulation import find_profile
 
-SCHEMA = 1
+SCHEMA = 2
 WIDTH = 16
 """Tokens per row, the root included, at which the sets and the learning curve are measured."""
 _BASE_MB, _BYTES_A_KEPT_BYTE = 384, 16
 """Memory of the process without a log, and memory of the engine and the analysis for each byte of kept outputs."""
 _DRAFT_SHARE_TAU = 2.0
-_READING, _GRID = 0.5, 0.5
-"""The shares of the time that reading may take, and after which the paper's rule is not replayed any more."""
+_READING = 0.5
+"""The share of the time that reading may take."""
 _NO_LENGTHS = Lengths(*(np.zeros(0, np.int64),) * 2, *(np.zeros(0, np.float64),) * 2)
 
 
@@ -109,7 +109,9 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
     """Everything that a report says about logs. Raises ConfigError if a path does not exist, or no output could be
     read."""
     started, cpu_started = time.perf_counter(), time.process_time()
-    budget = Budget(seconds=config.seconds, memory_bytes=_drafts_bytes(config), started=cpu_started)
+    # Recorded drafts may take half of the memory that the process has besides its own.
+    drafts_bytes = (config.memory_mb - _BASE_MB) << 19
+    budget = Budget(seconds=config.seconds, memory_bytes=drafts_bytes, started=cpu_started)
     clock = budget if config.replay is None else None
     deadline = None if clock is None else cpu_started + _READING * config.seconds
     log = read_log(paths, tokenizer, config.limits, config.seed, deadline)
@@ -135,7 +137,8 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         indexed.append((stats.global_bytes, stats.output_tokens))
 
     estimates = adapted_estimates(sampled, config.seed, budget_bytes)
-    rows, recorded = _grid(sampled, estimates, budget_bytes, config.seed, keep_size, clock, notes, plan.with_rules)
+    recorded = _recorded(sampled, estimates, budget_bytes, config.seed, keep_size)
+    rows = grid.grid_rows({state: of.acceptance for state, of in recorded.items()})
     cold, warm = (recorded[state].lengths(WIDTH) if state in recorded else _NO_LENGTHS for state in ("cold", "warm"))
     sets, set_notes = set_rows(sample.counts, kept, whole, cold, warm)
     alone = serve_alone(sampled, engine_config(WIDTH, budget_bytes))
@@ -216,58 +219,33 @@ def _ten_times(growth: learning.Growth, num_outputs: int) -> dict[str, float]:
     }
 
 
-def _drafts_bytes(config: ReportConfig) -> int:
-    """The memory that recorded drafts may take: half of what the process has besides its own."""
-    return (config.memory_mb - _BASE_MB) << 19
-
-
-def _grid(
+def _recorded(
     sampled: Sampled,
     estimates: Estimates | None,
     budget_bytes: int,
     seed: int,
     on_warm: Callable[[Engine], object],
-    clock: Budget | None,
-    notes: list[str],
-    with_rules: bool,
-) -> tuple[list[dict[str, Any]], dict[str, Recorded]]:
-    """The rows of the replay grid, and the recorded drafts of the calibrated rule: cold, and warm if possible. The paper's
-    rule is left out where the time is short."""
-    rows: list[dict[str, Any]] = []
+) -> dict[str, Recorded]:
+    """The recorded drafts: cold, and warm if possible."""
     recorded: dict[str, Recorded] = {}
-    left_out: list[str] = []
     done = 0
-    calls = len(sampled.measured) * (num_orders(sampled) + 1)
-    with Progress("recording drafts", len(grid.ALPHAS) * calls) as progress:
+    with Progress("recording drafts", len(sampled.measured) * (num_orders(sampled) + 1)) as progress:
 
         def count() -> None:
             nonlocal done
             done += 1
             progress.update(done, "calls")
 
-        cold_servers = cold_passes(sampled, num_orders(sampled), seed)
-        warm_servers = prepared(sampled, warm_passes(sampled, seed), recorded_config(None, budget_bytes))
-        # The drafts of the calibrated rule are kept, so they come last.
-        for alpha in reversed(grid.ALPHAS):
-            if alpha is not None and (not with_rules or clock is not None and clock.is_used(_GRID)):
-                left_out.append(f"{alpha:g}")
-                continue
-            on_pass = on_warm if alpha is None else lambda engine: None
-            cold = record("cold", sampled, cold_servers, alpha, budget_bytes, estimates=estimates, on_call=count)
-            warm = record(
-                "warm", sampled, warm_servers, alpha, budget_bytes, estimates=estimates, on_call=count, on_pass=on_pass
-            )
-            if cold is None:
-                continue
-            rows = grid.grid_rows(alpha, cold.acceptance, warm.acceptance if warm else None) + rows
-            if alpha is None:
-                recorded = {"cold": cold} if warm is None else {"cold": cold, "warm": warm}
-    if left_out and clock is not None:
-        notes.append(
-            f"The time of {clock.seconds:g} seconds (--seconds) did not suffice for SuffixDecoding's rule with alpha "
-            f"{', '.join(reversed(left_out))}."
-        )
-    return rows, recorded
+        servers = {
+            "cold": cold_passes(sampled, num_orders(sampled), seed),
+            "warm": prepared(sampled, warm_passes(sampled, seed), engine_config(MAX_WIDTH, budget_bytes)),
+        }
+        for state, passes in servers.items():
+            on_pass = on_warm if state == "warm" else lambda engine: None
+            found = record(state, sampled, passes, budget_bytes, estimates=estimates, on_call=count, on_pass=on_pass)
+            if found is not None:
+                recorded[state] = found
+    return recorded
 
 
 def _speedups(
@@ -299,7 +277,7 @@ def _speedups(
             began = time.process_time()
             states = recorded
             if is_crowd(sampled, concurrency):
-                cold = record("cold", sampled, servers, None, budget_bytes, estimates=estimates, clients=concurrency)
+                cold = record("cold", sampled, servers, budget_bytes, estimates=estimates, clients=concurrency)
                 states = states | {"cold": cold} if cold is not None else states
             for name, profile in profiles.items():
                 rows.append(speedup_row(Path(name).name, profile, concurrency, states, width=width, seed=config.seed))
@@ -335,11 +313,7 @@ def _memory(indexed: Sequence[tuple[int, int]], num_tokens: int, num_outputs: in
 
 
 def _draft_share(rows: Sequence[dict[str, Any]]) -> float | None:
-    found = [
-        row["draft_share"]
-        for row in rows
-        if row["rule"] == "calibrated" and row["width"] == WIDTH and row["tau"] == _DRAFT_SHARE_TAU
-    ]
+    found = [row["draft_share"] for row in rows if row["width"] == WIDTH and row["tau"] == _DRAFT_SHARE_TAU]
     return float(found[0]) if found else None
 
 

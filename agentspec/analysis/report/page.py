@@ -51,7 +51,6 @@ def page(facts: Mapping[str, Any]) -> str:
             points=points,
             axes=_curve_axes(points) if points else None,
             gains=facts["speedup"],
-            grids=_grids(facts["replay"]),
         )
     )
 
@@ -160,11 +159,3 @@ def _curve_axes(points: Sequence[tuple[int, Mapping[str, Any]]]) -> tuple[Axis, 
     x = logarithmic(f"{title}, logarithmic", positive) if is_wide else linear(title, [at for at, _ in points])
     lengths = [length[end] for _, length in points for end in ("low", "high")]
     return x, linear("accept length, tokens per step", lengths, start=1.0, reference=_PLAIN)
-
-
-def _grids(rows: Sequence[Mapping[str, Any]]) -> dict[float, dict[tuple[str, float | None], dict[int, Any]]]:
-    """Rows of the replay by tau, then by rule and alpha, then by width."""
-    grids: dict[float, dict[tuple[str, float | None], dict[int, Any]]] = {}
-    for row in rows:
-        grids.setdefault(row["tau"], {}).setdefault((row["rule"], row["alpha"]), {})[row["width"]] = row
-    return grids

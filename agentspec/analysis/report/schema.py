@@ -145,10 +145,8 @@ class Growth(Model):
 
 
 class ReplayRow(Model):
-    alpha: float | None
     width: int
     tau: float
-    rule: Literal["calibrated", "suffixdecoding"]
     accept_length_cold: float
     accept_length_warm: float | None
     drafted_per_step: float
@@ -216,7 +214,7 @@ class Verdict(Model):
 class Facts(Model):
     """The facts of `agentspec report`."""
 
-    version_of_schema: Annotated[Literal[1], Field(alias="schema")]
+    version_of_schema: Annotated[Literal[2], Field(alias="schema")]
     version: str
     command: str
     created: str

@@ -159,9 +159,7 @@ def drafter_gain(profile: Profile, rows: int, context: float) -> float:
 def best_width(rows: Sequence[dict[str, Any]]) -> int:
     """The smallest width, from 8 on, whose accept length is within 3 % of the best one; 16 without a grid."""
     lengths = {
-        row["width"]: row["accept_length_warm"] or row["accept_length_cold"]
-        for row in rows
-        if row["rule"] == "calibrated" and row["tau"] == 0.0
+        row["width"]: row["accept_length_warm"] or row["accept_length_cold"] for row in rows if row["tau"] == 0.0
     }
     if not lengths:
         return _WIDTH_WITHOUT_GRAPHS

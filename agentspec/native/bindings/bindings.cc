@@ -75,15 +75,15 @@ class DraftBuffers {
                const Buffer<std::int32_t>& parents, const Buffer<float>& estimates,
                const Buffer<std::uint8_t>& sources, const Buffer<std::int32_t>& match_lens,
                const Buffer<float>& scores, const Buffer<std::uint8_t>& outcomes,
-               const Buffer<std::int64_t>& lengths, const Buffer<std::int32_t>& rooms)
-      : owners_{offsets, tokens, parents, estimates, sources, match_lens, scores, outcomes, lengths, rooms},
+               const Buffer<std::int32_t>& rooms)
+      : owners_{offsets, tokens, parents, estimates, sources, match_lens, scores, outcomes, rooms},
         spans_{view(offsets),    view(tokens), view(parents),  view(estimates), view(sources),
-               view(match_lens), view(scores), view(outcomes), view(lengths),   view(rooms)} {
+               view(match_lens), view(scores), view(outcomes), view(rooms)} {
     const std::size_t rows = scores.size();
     const std::size_t nodes = tokens.size();
     if (offsets.size() == rows + 1 && match_lens.size() == rows && outcomes.size() == rows &&
-        lengths.size() == rows && rooms.size() == rows && parents.size() == nodes &&
-        estimates.size() == nodes && sources.size() == nodes) {
+        rooms.size() == rows && parents.size() == nodes && estimates.size() == nodes &&
+        sources.size() == nodes) {
       return;
     }
     throw agentspec::ConfigError("arrays of drafts must agree in their numbers of rows and nodes");
@@ -94,17 +94,10 @@ class DraftBuffers {
  private:
   std::tuple<Buffer<std::int32_t>, Buffer<std::int32_t>, Buffer<std::int32_t>, Buffer<float>,
              Buffer<std::uint8_t>, Buffer<std::int32_t>, Buffer<float>, Buffer<std::uint8_t>,
-             Buffer<std::int64_t>, Buffer<std::int32_t>>
+             Buffer<std::int32_t>>
       owners_;
   agentspec::DraftSpans spans_;
 };
-
-std::size_t draft_into(agentspec::Engine& engine, const nb::tuple& request_ids,
-                       const std::optional<Int32Array>& max_tokens, const DraftBuffers& out) {
-  const std::span<const std::string_view> ids = views_of(request_ids);
-  const nb::gil_scoped_release release;
-  return engine.draft(ids, limits_of(max_tokens), out.spans());
-}
 
 using Int64Array = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Int64Table = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -118,9 +111,9 @@ void check_rows(const char* name, const std::optional<Array>& array, std::size_t
                                "; pass those of the same batch");
 }
 
-std::span<const std::int64_t> lengths_of(const std::optional<Int64Array>& lengths, std::size_t rows) {
-  check_rows("lengths", lengths, rows);
-  return lengths ? std::span<const std::int64_t>{lengths->data(), lengths->size()}
+std::span<const std::int64_t> padding_of(const std::optional<Int64Array>& padding, std::size_t rows) {
+  check_rows("padding", padding, rows);
+  return padding ? std::span<const std::int64_t>{padding->data(), padding->size()}
                  : std::span<const std::int64_t>{};
 }
 
@@ -130,32 +123,18 @@ agentspec::Engine::Rows rows(const agentspec::Engine& engine, const nb::tuple& r
   return engine.rows(ids);
 }
 
-std::size_t grow(agentspec::Engine& engine, const agentspec::Engine::Rows& rows, const Int64Table& accepted,
-                 const std::optional<Int64Array>& lengths) {
-  const nb::gil_scoped_release release;
-  return engine.grow(rows, {accepted.data(), accepted.size()}, accepted.shape(1),
-                     lengths_of(lengths, rows.size()));
-}
-
 std::size_t follow(agentspec::Engine& engine, const agentspec::Engine::Rows& rows, const Int64Table& accepted,
                    const Int64Array& ends, const std::optional<Int64Array>& padding) {
   const nb::gil_scoped_release release;
   return engine.follow(rows, {accepted.data(), accepted.size()}, accepted.shape(1),
-                       {ends.data(), ends.size()}, lengths_of(padding, rows.size()));
+                       {ends.data(), ends.size()}, padding_of(padding, rows.size()));
 }
 
 std::size_t draft_followed(agentspec::Engine& engine, const agentspec::Engine::Rows& rows,
                            const std::optional<Int64Array>& padding, std::int32_t max_tokens,
                            const DraftBuffers& out, const Buffer<std::int64_t>& ends) {
   const nb::gil_scoped_release release;
-  return engine.draft_followed(rows, lengths_of(padding, rows.size()), max_tokens, out.spans(), view(ends));
-}
-
-std::size_t draft_rows(agentspec::Engine& engine, const agentspec::Engine::Rows& rows,
-                       const std::optional<Int64Array>& lengths, std::int32_t max_tokens,
-                       const DraftBuffers& out) {
-  const nb::gil_scoped_release release;
-  return engine.draft(rows, lengths_of(lengths, rows.size()), max_tokens, out.spans());
+  return engine.draft_followed(rows, padding_of(padding, rows.size()), max_tokens, out.spans(), view(ends));
 }
 
 struct TrialArrays {
@@ -330,11 +309,10 @@ NB_MODULE(_core, m) {
   nb::class_<DraftBuffers>(m, "DraftBuffers")
       .def(nb::init<const Buffer<std::int32_t>&, const Buffer<std::int32_t>&, const Buffer<std::int32_t>&,
                     const Buffer<float>&, const Buffer<std::uint8_t>&, const Buffer<std::int32_t>&,
-                    const Buffer<float>&, const Buffer<std::uint8_t>&, const Buffer<std::int64_t>&,
-                    const Buffer<std::int32_t>&>(),
+                    const Buffer<float>&, const Buffer<std::uint8_t>&, const Buffer<std::int32_t>&>(),
            "offsets"_a.noconvert(), "tokens"_a.noconvert(), "parents"_a.noconvert(),
            "estimates"_a.noconvert(), "sources"_a.noconvert(), "match_lens"_a.noconvert(),
-           "scores"_a.noconvert(), "outcomes"_a.noconvert(), "lengths"_a.noconvert(), "rooms"_a.noconvert());
+           "scores"_a.noconvert(), "outcomes"_a.noconvert(), "rooms"_a.noconvert());
   nb::class_<TreeBuffers>(m, "TreeBuffers")
       .def(nb::init<const Buffer<std::int64_t>&, const Buffer<std::int32_t>&>(), "memory"_a.noconvert(),
            "num_nodes"_a.noconvert());
@@ -390,15 +368,12 @@ NB_MODULE(_core, m) {
           "request_id"_a, "tokens"_a.noconvert(), release)
       .def("draft", &draft, "request_ids"_a, "max_tokens"_a.noconvert().none())
       .def("rows", &rows, "request_ids"_a)
-      .def("grow", &grow, "rows"_a, "accepted"_a.noconvert(), "lengths"_a.noconvert().none())
       .def("follow", &follow, "rows"_a, "accepted"_a.noconvert(), "ends"_a.noconvert(),
            "padding"_a.noconvert().none())
       .def("draft_followed", &draft_followed, "rows"_a, "padding"_a.noconvert().none(), "max_tokens"_a,
            "out"_a, "ends"_a.noconvert())
       .def("learn", nb::overload_cast<const agentspec::Engine::Rows&>(&agentspec::Engine::learn), "rows"_a,
            release)
-      .def("draft_rows", &draft_rows, "rows"_a, "lengths"_a.noconvert().none(), "max_tokens"_a, "out"_a)
-      .def("draft_into", &draft_into, "request_ids"_a, "max_tokens"_a.noconvert().none(), "out"_a)
       .def(
           "complete",
           [](agentspec::Engine& self, const std::string& request_id, const Int32Array& output) {

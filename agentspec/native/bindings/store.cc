@@ -110,8 +110,6 @@ void bind_store(nb::module_& m, nb::class_<Engine>& engine) {
       .def("erase_output", &Engine::erase_output, "output_id"_a, release)
       .def("erase_request", &Engine::erase_request, "namespace"_a, "request_id"_a, release)
       .def("expire", &Engine::expire, "namespace"_a, "before"_a, release)
-      .def("save", &Engine::save, "namespace"_a, "path"_a, release)
-      .def("load", &Engine::load, "namespace"_a, "path"_a, release)
       .def("snapshot", &snapshot, "namespace"_a)
       .def("load_segments", &load_segments, "namespace"_a, "blobs"_a, "known"_a.noconvert())
       .def("namespaces", &namespaces);

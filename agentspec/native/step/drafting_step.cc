@@ -45,7 +45,7 @@ DraftingStep::DraftingStep(Engine& engine, Goodput& suffix_only, Goodput& with_m
   batch_.sources.resize(nodes);
   batch_.match_lens.resize(max_rows);
   batch_.scores.resize(max_rows);
-  lengths_.resize(max_rows);
+  ends_.resize(max_rows);
 }
 
 void DraftingStep::prepare(Order&& order) {
@@ -105,10 +105,9 @@ void DraftingStep::follow() {
       if (written.table.size() != b * written.columns || written.columns < 2) {
         throw ConfigError("a forward's table must be [" + std::to_string(b) + ", columns]");
       }
-      lengths_.resize(std::max(lengths_.size(), b));
-      for (std::size_t row = 0; row < b; ++row)
-        lengths_[row] = written.table[(row + 1) * written.columns - 1];
-      ends = {lengths_.data(), b};
+      ends_.resize(std::max(ends_.size(), b));
+      for (std::size_t row = 0; row < b; ++row) ends_[row] = written.table[(row + 1) * written.columns - 1];
+      ends = {ends_.data(), b};
     }
     num_lost_ += engine_.follow(written.rows, written.table, written.columns, ends, written.padding);
   }
@@ -117,9 +116,8 @@ void DraftingStep::follow() {
 
 void DraftingStep::draft() {
   const std::size_t b = order_.rows.size();
-  lengths_.resize(std::max(lengths_.size(), b));
-  spans_ = {batch_.offsets,    batch_.tokens, batch_.parents,   batch_.estimates,     batch_.sources,
-            batch_.match_lens, batch_.scores, memory_.outcomes, {lengths_.data(), b}, memory_.rooms};
+  spans_ = {batch_.offsets,    batch_.tokens, batch_.parents,   batch_.estimates, batch_.sources,
+            batch_.match_lens, batch_.scores, memory_.outcomes, memory_.rooms};
   const std::span<std::int64_t> ends = memory_.ends.first(b);
   const std::size_t nodes =
       engine_.draft_followed(order_.rows, order_.padding, order_.max_tokens, spans_, ends);

@@ -97,7 +97,7 @@ class DraftingStep {
   Order order_;
   DraftBatch batch_;
   DraftSpans spans_;
-  std::vector<std::int64_t> lengths_;
+  std::vector<std::int64_t> ends_;    // scratch of follow()
   std::vector<std::int32_t> depths_;  // scratch of pack_trees()
 
   NextStep next_;

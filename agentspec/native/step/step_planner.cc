@@ -51,6 +51,8 @@ NextStep StepPlanner::plan(const DraftShapes& suffix, double context, const Plan
                 .tokens = alone.expected_tokens,
                 .seconds = alone.taken};
   if (numbers.with_model.empty()) return next;
+  // A probe shows what its width brings, not what suffix drafts could: the draft model need not beat it.
+  if (alone.reason == PlanReason::kProbe && !numbers.must_pass) return next;
   const GoodputPlan both =
       weigh(with_model_, foreseen(), numbers.with_model, numbers.exponent_united, context, numbers);
   next.tokens_with_model = both.expected_tokens;

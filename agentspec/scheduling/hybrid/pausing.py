@@ -66,7 +66,8 @@ class PayoffPause:
     What the drafts save is known less well than what they cost, and a pause that was wrong lasts as long as the requests
     that began in it. So the draft model is paused only if it is clearly a loss. In the first 128 steps the loss must be
     the clearer, the fewer steps there were: after 32 steps, less than an eighth of what is spent is saved. A pause after
-    so few steps is shorter too.
+    so few steps is shorter too. The first 16 steps of a server do not count: while hardly a step was timed, a single one may
+    promise to save more than a hundred steps spend.
 
     During a pause, the savings are estimated from the model's drafts before the pause. A trial measures how good its
     drafts are now, since requests that start in the trial have a state of the draft model. It ends after 256 drafts, but
@@ -78,6 +79,7 @@ class PayoffPause:
     _LOSS = 0.5
     _FIRST_PAUSE = 1024
     _LONGEST_PAUSE = 16384
+    _UNTIMED = 16
     _LEAST_TO_PAUSE = 16
     _CERTAIN = 128
     _PAUSE_A_STEP = 8
@@ -90,6 +92,7 @@ class PayoffPause:
         self._saved = self._spent = 0.0
         self._paused = self._on_trial = False
         self._pause = self._FIRST_PAUSE
+        self._untimed = self._UNTIMED
         # Number of steps, and of the draft model's drafts, since the last change.
         self._steps = self._drafts = 0
 
@@ -98,6 +101,10 @@ class PayoffPause:
         return self._paused
 
     def observe_step(self, saved: float, drafts: int, seconds: float) -> None:
+        if self._untimed:
+            self._untimed -= 1
+            self._spent = 0.0
+            return
         self._saved = self._saved * self._FORGETTING + saved
         self._spent = self._spent * self._FORGETTING + seconds
         self._steps += 1

@@ -79,11 +79,8 @@ class Clock:
         return self._depth > 0
 
     def stop(self, since: float | None = None) -> None:
-        """Stops the clock until start(); calls may be nested.
-
-        Args:
-            since: An earlier reading of `wall`, from which on time is excluded; None: now.
-        """
+        """Stops the clock until start(); calls may be nested. `since`: an earlier reading of `wall`, from which on time
+        is excluded; None: now."""
         if not self._depth:
             self._left_out_since = self.wall() if since is None else since
             self._frozen_at = self._left_out_since - self.excluded + self.charged
@@ -130,10 +127,7 @@ class Clock:
 
 def undisturbed() -> Callable[[], float]:
     """A clock that leaves out the time in which this thread was ready to run but had no core, as reported by Linux.
-
-    Raises:
-        ConfigError: The system does not report this time.
-    """
+    Raises ConfigError if the system does not report this time."""
     path = Path("/proc/thread-self/schedstat")
     try:
         # The file is opened once and keeps describing the thread that opened it.

@@ -139,10 +139,8 @@ class Work:
         Its time is that of the stream, not of the calling thread: see Clock.seconds_of(). The function runs at once,
         because the values that it reads exist already, and its results are there too early for the host. Wait for an
         event that was recorded behind it before you read them; nothing checks this. If the host is the device, the
-        function is an ordinary call.
-
-        Raises:
-            EmulationError: The function reads a copy from the device that is not done when the function begins.
+        function is an ordinary call. Raises EmulationError if the function reads a copy from the device that is not
+        done when the function begins.
         """
         if self._inside:
             function()

@@ -30,11 +30,8 @@ Seconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 @checked(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class ForwardTime:
-    """The coefficients of the time of a forward pass, in seconds; see the module for the formula.
-
-    Raises:
-        ValueError: A coefficient is negative or not finite, or all are zero.
-    """
+    """The coefficients of the time of a forward pass, in seconds; see the module for the formula. Raises ValueError if
+    a coefficient is negative or not finite, or all are zero."""
 
     fixed: Seconds = 0.0
     """The time of every pass in addition to bytes and operations."""
@@ -86,17 +83,9 @@ class ModelShape:
         """The number of elements in one token's keys in one layer; its values have the same number."""
         return self.num_key_value_heads * self.head_dim
 
-    @property
-    def kv_bytes(self) -> int:
-        """The number of bytes of one token in the KV cache, over all layers."""
-        return 2 * self.kv_width * self.num_hidden_layers * _BYTES
-
     def layer_parameters(self, input_width: int | None = None) -> int:
-        """The number of parameters in the matrices of one layer.
-
-        Args:
-            input_width: The width of the input of the query, key and value projections; None: the hidden size.
-        """
+        """The number of parameters in the matrices of one layer. `input_width`: the width of the input of the query,
+        key and value projections; None: the hidden size."""
         width = input_width or self.hidden_size
         attention = width * (self.hidden_size + 2 * self.kv_width) + self.hidden_size * self.hidden_size
         return attention + 3 * self.hidden_size * self.intermediate_size
@@ -159,12 +148,8 @@ def head_extend_time(shape: ModelShape, device: Accelerator, draft_vocabulary: i
 
 
 def _time(shape: ModelShape, device: Accelerator, layers: int, read: int, multiplied: int) -> ForwardTime:
-    """The time of a pass through `layers` layers.
-
-    Args:
-        read: The number of parameters that are read once.
-        multiplied: The number of parameters that every token is multiplied with.
-    """
+    """The time of a pass through `layers` layers. `read`: the number of parameters that are read once. `multiplied`:
+    the number of parameters that every token is multiplied with."""
     kv_bytes = 2 * shape.kv_width * layers * _BYTES
     # For every head, the scores and their products with values take one multiplication and one addition per element.
     pair = 4 * shape.num_attention_heads * shape.head_dim * layers

@@ -59,10 +59,8 @@ _BITS = (1 << 31) - 1
 def acceptance_for(accept_length: float, steps: int) -> float:
     """The probability p with which chains of `steps` tokens reach the accept length 1 + p + p^2 + ... + p^steps.
 
-    Each drafted token is right with probability p, given that those before it are accepted.
-
-    Raises:
-        ValueError: Chains of `steps` tokens cannot reach this accept length.
+    Each drafted token is right with probability p, given that those before it are accepted. Raises ValueError if chains
+    of `steps` tokens cannot reach this accept length.
     """
     if not 1.0 <= accept_length <= steps + 1:
         raise ValueError(f"an accept length with chains of {steps} is between 1 and {steps + 1}, got {accept_length}")
@@ -98,11 +96,7 @@ class Acceptance:
 
     @staticmethod
     def parse(text: str) -> Acceptance:
-        """What str() wrote: `0.8`, or `2000:0.6,4000:0.5`.
-
-        Raises:
-            ValueError: The text has another form.
-        """
+        """What str() wrote: `0.8`, or `2000:0.6,4000:0.5`. Raises ValueError if the text has another form."""
         if ":" not in text:
             return Acceptance.everywhere(float(text))
         points = [point.split(":") for point in text.split(",")]
@@ -169,12 +163,9 @@ class SimulatedHead:
         """Length of the chains -> int64 [length], the place of each token behind the first one, and behind the root."""
 
     def rewritten(self, drafts: Any, batch: Any) -> Any:
-        """Replaces a step's drafts in place by those of a trained head, and returns them.
-
-        Args:
-            drafts: SGLang's verify input, or the result of agentspec's drafting loop. All drafts are chains.
-            batch: SGLang's `ScheduleBatch`, whose requests bring their answers.
-        """
+        """Replaces a step's drafts in place by those of a trained head, and returns them. `drafts`: SGLang's verify
+        input, or the result of agentspec's drafting loop. All drafts are chains. `batch`: SGLang's `ScheduleBatch`,
+        whose requests bring their answers."""
         if not batch.reqs:
             return drafts
         self._take_in(batch)

@@ -53,11 +53,8 @@ DRAFT_VOCABULARY = 32000
 
 @checked(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class StepTimes:
-    """Seconds of all work of an emulated device, and of the launches of its host.
-
-    Raises:
-        ValueError: A value has the wrong type or is negative.
-    """
+    """Seconds of all work of an emulated device, and of the launches of its host. Raises ValueError if a value has the
+    wrong type or is negative."""
 
     name: Annotated[str, Field(min_length=1)]
     """The name of the model and its device, for reports."""
@@ -87,51 +84,28 @@ class StepTimes:
     """The sources of the figures."""
 
     def target(self, rows: int, tokens: int, context: int) -> float:
-        """Seconds of a decode or verify step of `rows` requests.
-
-        Args:
-            rows: Requests in the batch.
-            tokens: Computed tokens over all rows, padding included.
-            context: Tokens in the KV cache over all rows.
-        """
+        """Seconds of a decode or verify step of `rows` requests. `tokens`: computed tokens over all rows, padding
+        included. `context`: tokens in the KV cache over all rows."""
         return self.target_pass.seconds(rows, tokens, context)
 
     def prefill(self, tokens: int, context: int, rows: int = 1) -> float:
-        """Seconds of a prefill.
-
-        Args:
-            tokens: New tokens over all rows.
-            context: Tokens in the KV cache over all rows once the prefill is done, the new ones included.
-            rows: Requests in the batch.
-        """
+        """Seconds of a prefill. `tokens`: new tokens over all rows. `context`: tokens in the KV cache over all rows
+        once the prefill is done, the new ones included."""
         # On average, a token attends to all cached tokens and to half of the new ones.
         return self.prefill_pass.seconds(rows, tokens, max(context - tokens / 2, tokens / 2))
 
     def draft_pass(self, rows: int, context: int) -> float:
-        """Seconds of one pass of the draft model.
-
-        Args:
-            rows: Tokens that the pass computes; with trees, each row's branches.
-            context: Tokens in the draft model's KV cache over all rows.
-        """
+        """Seconds of one pass of the draft model. `rows`: tokens that the pass computes; with trees, each row's
+        branches. `context`: tokens in the draft model's KV cache over all rows."""
         return self.draft.seconds(rows, rows, context)
 
     def draft_extend(self, tokens: int, context: int, rows: int = 1) -> float:
-        """Seconds of the draft model's pass over verified tokens or a prompt.
-
-        Args:
-            tokens: Computed tokens over all rows, padding included.
-            context: Tokens in the draft model's KV cache over all rows once it is done.
-            rows: Requests in the batch.
-        """
+        """Seconds of the draft model's pass over verified tokens or a prompt. `tokens`: computed tokens over all rows,
+        padding included. `context`: tokens in the draft model's KV cache over all rows once it is done."""
         return self.extend.seconds(rows, tokens, max(context - tokens / 2, tokens / 2))
 
     def kernel(self, num_bytes: int = 0) -> float:
-        """Seconds of one small eager kernel on the device.
-
-        Args:
-            num_bytes: Bytes that it reads and writes.
-        """
+        """Seconds of one small eager kernel on the device. `num_bytes`: bytes that it reads and writes."""
         return self.kernel_seconds + self.kernel_seconds_per_byte * num_bytes
 
     def copy(self, num_bytes: int) -> float:
@@ -148,11 +122,8 @@ class StepTimes:
 
     @staticmethod
     def load(name_or_path: str | Path) -> StepTimes:
-        """The step times of this name in DEVICES, or of a JSON file.
-
-        Raises:
-            ConfigError: There is no such name and no such file, or the file holds no valid step times.
-        """
+        """The step times of this name in DEVICES, or of a JSON file. Raises ConfigError if there is no such name and no
+        such file, or the file holds no valid step times."""
         known = DEVICES.get(str(name_or_path))
         if known is not None:
             return known

@@ -318,12 +318,8 @@ def _slice_reads(index: Any) -> bool:
 
 
 def _destination(args: Any, kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], bool]:
-    """Parses the arguments of Tensor.to().
-
-    Returns:
-        The target (a device, a tensor or None), the remaining positional arguments, and whether the call is
-        non-blocking.
-    """
+    """Parses the arguments of Tensor.to(). Returns the target (a device, a tensor or None), the remaining positional
+    arguments, and whether the call is non-blocking."""
     target = kwargs.get("device", kwargs.get("other"))
     rest = list(args)
     if target is None and rest and isinstance(rest[0], str | torch.device | Tensor):

@@ -23,11 +23,8 @@ _GREEDY = "only greedy sampling of forced answers is emulated"
 
 
 def logits_answer(work: Work, func: Any, name: str, logits: ForcedLogits, args: Any, kwargs: dict[str, Any]) -> Any:
-    """What a torch call of this name returns for logits that do not exist.
-
-    Raises:
-        EmulationError: The call needs more than the most likely token and the shape.
-    """
+    """What a torch call of this name returns for logits that do not exist. Raises EmulationError if the call needs more
+    than the most likely token and the shape."""
     if name == "argmax":
         dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
         if dim not in (-1, 1):

@@ -9,12 +9,8 @@ KEY_FLAG: Final = "--admin-api-key"
 
 
 def refusal(authorization: str | None, key: str) -> tuple[int, str] | None:
-    """The status and the message with which a request is refused; None if it carries the key.
-
-    Args:
-        authorization: The request's header `Authorization`.
-        key: The key that the server was started with; empty if it has none.
-    """
+    """The status and the message with which a request is refused; None if it carries the key. `authorization`: the
+    request's header `Authorization`. `key`: the key that the server was started with; empty if it has none."""
     if not key:
         return 403, f"this server cannot be managed over HTTP: it was started without a key; pass {KEY_FLAG} to it"
     scheme, _, sent = (authorization or "").partition(" ")

@@ -136,16 +136,14 @@ class Corpora:
     def adding(
         self, name: str, namespaces: tuple[str, ...], source: Path, *, is_upload: bool
     ) -> tuple[Callable[[Job], JsonObject], Callable[[], None]]:
-        """The work of a job that adds a corpus, and the function to call if the job never runs.
+        """The work of a job that adds a corpus, and the function to call if the job never runs. Raises ManagementError
+        if the name is taken, there are too many corpora, or the file does not exist.
 
         Args:
             name: The corpus's name. It is reserved from now on.
             namespaces: The namespaces that may draft from it; () allows all.
             source: A file of documents, or a corpus.
             is_upload: Whether the HTTP process will delete the file, so that a link to it must be made at once.
-
-        Raises:
-            ManagementError: The name is taken, there are too many corpora, or the file does not exist.
         """
         self._reserve(name)
         folder = Path(tempfile.mkdtemp(prefix="agentspec-corpus-"))

@@ -76,11 +76,7 @@ class Jobs:
         self._thread: threading.Thread | None = None
 
     def submit(self, job: Job) -> None:
-        """Adds a job to the end of the queue.
-
-        Raises:
-            ManagementError: Too many jobs wait.
-        """
+        """Adds a job to the end of the queue. Raises ManagementError if too many jobs wait."""
         with self._lock:
             if len(self._waiting) >= self._most_waiting:
                 job.abandon()
@@ -106,11 +102,8 @@ class Jobs:
             return [job.shown() for job in reversed(self._jobs.values())]
 
     def cancel(self, job_id: str) -> JsonObject:
-        """Removes a job from the queue, or asks the running one to stop. Its state changes once it has stopped.
-
-        Raises:
-            ManagementError: There is no such job, it has ended, or it cannot be stopped.
-        """
+        """Removes a job from the queue, or asks the running one to stop. Its state changes once it has stopped. Raises
+        ManagementError if there is no such job, it has ended, or it cannot be stopped."""
         with self._lock:
             job = self._job(job_id)
             if job.state == "queued":

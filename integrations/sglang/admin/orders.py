@@ -17,15 +17,8 @@ HEAD_FIELDS = ("name", "all", "tenants", "namespaces")
 
 
 def corpus_head(body: object, *more: str) -> JsonObject:
-    """The name of a corpus and who may draft from it, as the desk expects them.
-
-    Args:
-        body: The request's parsed JSON.
-        more: Further fields that it may have.
-
-    Raises:
-        ManagementError: It has unknown fields or wrong values.
-    """
+    """The name of a corpus and who may draft from it, as the desk expects them. `body`: the request's parsed JSON.
+    `more`: further fields that it may have. Raises ManagementError if it has unknown fields or wrong values."""
     if not isinstance(body, dict):
         raise ManagementError(f"a request for a corpus must be a JSON object, got {_kind(body)}")
     _known(body, (*HEAD_FIELDS, *more))
@@ -65,10 +58,7 @@ def chosen_namespace(body: object) -> JsonObject:
 
 def file_below(folder: str, name: object) -> Path:
     """The path of a file on the server's machine that a client named. Links are resolved before its place is checked.
-
-    Raises:
-        ManagementError: No folder is allowed, the file is not below the folder, or it does not exist.
-    """
+    Raises ManagementError if no folder is allowed, the file is not below the folder, or it does not exist."""
     if not folder:
         raise ManagementError(
             f"files of the server's machine are not read: start it with {_FOLDER_VARIABLE}, or send the documents", 403

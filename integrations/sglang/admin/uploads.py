@@ -32,11 +32,7 @@ MOST_BYTES = 64 << 20
 
 
 async def read_json(request: Request, most_bytes: int = MOST_JSON_BYTES) -> Any:
-    """Reads the body and parses it.
-
-    Raises:
-        ManagementError: The body is too large or is not JSON.
-    """
+    """Reads the body and parses it. Raises ManagementError if the body is too large or is not JSON."""
     parts = [part async for part in _limited(request, most_bytes, "as one JSON object; send application/x-ndjson")]
     try:
         return json.loads(b"".join(parts))
@@ -45,11 +41,8 @@ async def read_json(request: Request, most_bytes: int = MOST_JSON_BYTES) -> Any:
 
 
 async def read_lines(request: Request, stream: IO[bytes], most_bytes: int) -> Any:
-    """Parses the first line of the body, and writes the rest to `stream`.
-
-    Raises:
-        ManagementError: The body is too large, or its first line is not JSON.
-    """
+    """Parses the first line of the body, and writes the rest to `stream`. Raises ManagementError if the body is too
+    large, or its first line is not JSON."""
     head, has_head = bytearray(), False
     async for part in _limited(
         request, most_bytes, "at a time; send less, or put a file below the server's AGENTSPEC_ADMIN_FOLDER and name it"
@@ -71,11 +64,8 @@ async def read_lines(request: Request, stream: IO[bytes], most_bytes: int) -> An
 
 
 def write_documents(documents: object, stream: IO[bytes]) -> None:
-    """Writes the documents that read_json() returned, one in each line.
-
-    Raises:
-        ManagementError: `documents` is empty, or not a list of texts and lists of token ids.
-    """
+    """Writes the documents that read_json() returned, one in each line. Raises ManagementError if `documents` is empty,
+    or not a list of texts and lists of token ids."""
     if not isinstance(documents, list) or not documents:
         raise ManagementError("`documents` must be a list of texts or of lists of token ids, and not empty")
     for position, document in enumerate(documents):
@@ -113,11 +103,8 @@ async def _limited(request: Request, most_bytes: int, what: str) -> AsyncIterato
         elif num_bytes > most_bytes + _MOST_DROPPED_BYTES:
             break
     if is_too_large:
-        raise _too_large(max(num_bytes, int(told) if told.isdigit() else 0), most_bytes, what)
-
-
-def _too_large(num_bytes: int, most_bytes: int, what: str) -> ManagementError:
-    return ManagementError(f"the body has {num_bytes} bytes or more, and may have {most_bytes} {what}", 413)
+        least = max(num_bytes, int(told) if told.isdigit() else 0)
+        raise ManagementError(f"the body has {least} bytes or more, and may have {most_bytes} {what}", 413)
 
 
 def _told(error: Exception) -> str:

@@ -116,11 +116,8 @@ class AcceptanceHead(nn.Module):
         """The acceptance probabilities, [n, topk], of candidates: calibrated, and as the head was trained on.
 
         The likeliest candidate gets the probability of its state, and the others keep their ratio to it. The stopping
-        rule compares the latter ones, because its threshold was found with them.
-
-        Args:
-            hidden: [n, hidden_size], the draft model's states.
-            topk_p: [n, topk], its probabilities of the candidates, the likeliest first.
+        rule compares the latter ones, because its threshold was found with them. `hidden`: [n, hidden_size], the draft
+        model's states. `topk_p`: [n, topk], its probabilities of the candidates, the likeliest first.
         """
         logits = self.logits(hidden)
         ratios = topk_p / topk_p[:, :1].clamp_min(1e-9)
@@ -129,11 +126,8 @@ class AcceptanceHead(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path, hidden_size: int) -> AcceptanceHead:
-        """Loads the head that `save` wrote into a draft model's folder, in float32 and for inference only.
-
-        Raises:
-            ConfigError: A file is missing or unreadable, or the head is for draft models of another hidden size.
-        """
+        """Loads the head that `save` wrote into a draft model's folder, in float32 and for inference only. Raises
+        ConfigError if a file is missing or unreadable, or the head is for draft models of another hidden size."""
         folder = Path(folder)
         config = _read_config(folder / CONFIG_FILE)
         if config.hidden_size != hidden_size:
@@ -161,15 +155,13 @@ class AcceptanceHead(nn.Module):
 
 
 def find_acceptance_head(chosen: str, draft_model_path: str, draft_runner: ModelRunner) -> AcceptanceHead | None:
-    """The head that a server's settings name, on the draft model's device; None if there is none.
+    """The head that a server's settings name, on the draft model's device; None if there is none. Raises ConfigError if
+    the head cannot be read, or is for another draft model.
 
     Args:
         chosen: A folder, "auto" for the draft model's own head if it has one, or "none".
         draft_model_path: The folder of the draft model.
         draft_runner: SGLang's runner of the draft model.
-
-    Raises:
-        ConfigError: The head cannot be read, or is for another draft model.
     """
     folder = Path(draft_model_path if chosen == "auto" else chosen)
     if chosen == "none" or (chosen == "auto" and not (folder / WEIGHTS_FILE).is_file()):

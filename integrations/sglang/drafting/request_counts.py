@@ -96,11 +96,7 @@ class LineEnds:
 
 def carriage_returns(path: Path) -> NDArray[np.int32]:
     """The ids, int32[n], of the tokens that hold a carriage return, read from a tokenizer's file: a tokenizer.json, a
-    tekken .json or a .tiktoken file.
-
-    Raises:
-        ValueError, KeyError, TypeError, OSError: The file is none of them.
-    """
+    tekken .json or a .tiktoken file. Raises ValueError, KeyError, TypeError, OSError if the file is none of them."""
     data = path.read_bytes()
     if path.suffix == ".tiktoken":
         lines = (line.split() for line in data.splitlines() if line.strip())

@@ -166,12 +166,9 @@ class RequestBook:
         return None if entry is None else entry.undrafted
 
     def release(self, will_be_told: Callable[[Req], bool]) -> bool:
-        """Lets requests have drafts that have their min_new_tokens now. Returns whether there were any.
-
-        Args:
-            will_be_told: Whether the engine will be told where the text of a request ends before it drafts. Otherwise the
-                request waits for its next step.
-        """
+        """Lets requests have drafts that have their min_new_tokens now. Returns whether there were any. `will_be_told`:
+        whether the engine will be told where the text of a request ends before it drafts. Otherwise the request waits
+        for its next step."""
         waiting = [self._entries[rid] for rid in self._waiting]
         due = [
             entry

@@ -14,16 +14,14 @@ from agentspec.scheduling.costs.profile import Profile
 
 
 def stop_threshold(text: str, head: AcceptanceHead | None, profile: Profile | None) -> float | None:
-    """h of SpecDec++ as the setting names it; None if costs decide instead.
+    """h of SpecDec++ as the setting names it; None if costs decide instead. Raises ConfigError if h should be the
+    head's or follow from times, and these are missing.
 
     Args:
         text: See parse_threshold().
         head: The acceptance head beside the draft model, if there is one.
         profile: Times that were measured, or that an earlier server kept. "theorem" takes those of one row, in the middle
             of the measured contexts.
-
-    Raises:
-        ConfigError: h should be the head's or follow from times, and these are missing.
     """
     given = parse_threshold(text)
     if given == "auto":
@@ -100,29 +98,20 @@ class RowStops:
         self._going = torch.empty(0)
 
     def after_first(self, scores: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
-        """Takes the candidates behind the roots, which are always drafted.
-
-        Args:
-            scores: float[b, 1, topk], their estimates.
-            probabilities: float[b, topk], their probabilities as the head was trained on.
-
-        Returns:
-            The estimates.
-        """
+        """Takes the candidates behind the roots, which are always drafted. `scores`: float[b, 1, topk], their
+        estimates. `probabilities`: float[b, topk], their probabilities as the head was trained on. Returns the
+        estimates."""
         self._paths = probabilities
         self._going = self._likely(probabilities)
         return scores
 
     def after_pass(self, scores: torch.Tensor, probabilities: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-        """Takes the candidates of a further pass.
+        """Takes the candidates of a further pass. Returns the estimates, ENDED in rows that had stopped before.
 
         Args:
             scores: float[b, topk, topk], their estimates, by the path that they extend.
             probabilities: float[b * topk, topk], their probabilities after the tokens before them.
             kept: int64[b, topk], which of a row's topk * topk candidates the next pass extends.
-
-        Returns:
-            The estimates, ENDED in rows that had stopped before.
         """
         topk = kept.shape[1]
         masked = torch.where(self._going[:, None, None], scores, self.ENDED)

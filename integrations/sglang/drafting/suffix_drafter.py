@@ -88,17 +88,9 @@ class SuffixDrafter:
     """
 
     def __init__(self, server_args: ServerArgs, model_config: ModelConfig, *, drafts_here: bool, ragged: bool) -> None:
-        """Opens the engine, its corpora and the store, with the settings that the launcher resolved.
-
-        Args:
-            server_args: SGLang's server arguments.
-            model_config: SGLang's configuration of the target.
-            drafts_here: Whether this process drafts. If not, it receives the drafts of the first rank.
-            ragged: Whether rows are verified without padding.
-
-        Raises:
-            ConfigError: A file or the store cannot be used.
-        """
+        """Opens the engine, its corpora and the store, with the settings that the launcher resolved. `drafts_here`:
+        whether this process drafts. If not, it receives the drafts of the first rank. `ragged`: whether rows are
+        verified without padding. Raises ConfigError if a file or the store cannot be used."""
         settings = self.settings = resolve_for_process(arguments.marked_settings(server_args))
         max_width = self.max_width = arguments.verify_width(server_args)
         """The most nodes of a row, its root included."""
@@ -359,15 +351,9 @@ class SuffixDrafter:
         self.accepted.catch_up()
 
     def begin(self, requests: list[Req]) -> tuple[Rows, NDArray[np.int64] | None]:
-        """Does everything for a step that does not depend on the accepted tokens.
-
-        Args:
-            requests: SGLang's `Req`, one for each of b rows.
-
-        Returns:
-            The engine's rows, and the number of tokens in each row's KV cache that are not in its text, int64[b], or None
-            if all are.
-        """
+        """Does everything for a step that does not depend on the accepted tokens. `requests`: SGLang's `Req`, one for
+        each of b rows. Returns the engine's rows, and the number of tokens in each row's KV cache that are not in its
+        text, int64[b], or None if all are."""
         self.guarded(self._book.reap, requests)
         if self._astray:
             self._call_back()
@@ -376,9 +362,7 @@ class SuffixDrafter:
 
     def draft(self, requests: list[Req]) -> SuffixStep:
         """Waits for the tokens that the device has written, appends them to the texts, and drafts a tree for each row.
-
-        Args:
-            requests: SGLang's `Req`, one for each row.
+        `requests`: SGLang's `Req`, one for each row.
 
         Raises:
             Exception: The texts cannot be followed. The caller then verifies roots only.
@@ -426,12 +410,8 @@ class SuffixDrafter:
 
     def launched(self, step: SuffixStep, verified: NDArray[np.bool_]) -> None:
         """Counts the rows without a draft in a step whose verification was launched, and learns. To be put off with
-        later().
-
-        Args:
-            step: The latest result of draft().
-            verified: bool[b], whether a drafted token of the row is verified.
-        """
+        later(). `step`: the latest result of draft(). `verified`: bool[b], whether a drafted token of the row is
+        verified."""
         self.engine.learn(step.rows)
         offsets = step.drafts.offsets
         self.drafted(step.requests, step.outcomes, (offsets[1:] - offsets[:-1]) > 1, verified)

@@ -61,11 +61,8 @@ class VerifyStaging:
         """Sets what all steps have in common.
 
         Args:
-            max_rows: The most rows of a step.
-            max_width: The most nodes of a row.
             max_position: The last position that the model knows. Nodes past it can only be padding and are clamped.
             full_mask: Whether the mask covers the prefix too (CUDA backends) or only the draft (CPU).
-            device: The device that runs the model.
             unites: Whether unite() will be called. It needs memory of its own.
         """
         self._max_width = max_width
@@ -81,11 +78,8 @@ class VerifyStaging:
     def build(self, drafts: DraftBatch, width: int, num_drafted: NDArray[np.int32] | None = None) -> TreeArrays:
         """Builds the trees of step N, padded to `width`. They are valid until step N + 3 is built.
 
-        Row i keeps its best num_drafted[i] nodes, its root not counted; None keeps all.
-
-        Raises:
-            ConfigError: A row should keep more nodes than `width` or than it has, `width` exceeds `max_width`, or a row
-                is not a tree.
+        Row i keeps its best num_drafted[i] nodes, its root not counted; None keeps all. Raises ConfigError if a row
+        should keep more nodes than `width` or than it has, `width` exceeds `max_width`, or a row is not a tree.
         """
         part = self._next()
         part.arrays = build_tree_arrays(drafts, width, part.buffers, num_drafted=num_drafted)
@@ -135,15 +129,9 @@ class VerifyStaging:
         part.record()
 
     def unite(self, model: ModelTensors, limits: UnionLimits) -> torch.Tensor:
-        """Lets the device make the trees to verify of the suffix drafts that were copied last. laid_out() completes them.
-
-        Args:
-            model: The draft model's trees of the same rows.
-            limits: What bounds the united trees.
-
-        Returns:
-            A report of what the trees hold, which tree_union.unpack() reads on the host.
-        """
+        """Lets the device make the trees to verify of the suffix drafts that were copied last. laid_out() completes
+        them. `model`: the draft model's trees of the same rows. Returns a report of what the trees hold, which
+        tree_union.unpack() reads on the host."""
         part = self._part
         rows = len(model.chosen)
         nodes = rows * limits.width

@@ -33,7 +33,8 @@ def lay_out(
     max_position: int,
     total: int | None,
 ) -> torch.Tensor:
-    """Completes the staged trees of b rows in place, and returns their mask.
+    """Completes the staged trees of b rows in place, and returns their mask, bool, flat: `cells`, or width *
+    (total + b * width) entries. Entries after the last line are not read.
 
     Args:
         tokens: int64[b, width]; the roots are written to the first column.
@@ -44,9 +45,6 @@ def lay_out(
         lens: integer[b], or None.
         max_position: The last position that the model knows. Nodes past it can only be padding.
         total: At least the sum of `seq_lens` if the mask covers the prefix; None if it covers only the trees.
-
-    Returns:
-        bool, flat: `cells`, or width * (total + b * width) entries. Entries after the last line are not read.
     """
     if tokens.is_cuda and kernel_works(tokens.device):
         return _with_kernel(tokens, positions, cells, seq_lens, roots, lens, max_position, total)
@@ -55,14 +53,12 @@ def lay_out(
 
 def full_mask(cells: torch.Tensor, seq_lens: torch.Tensor, total: int) -> torch.Tensor:
     """A mask that covers the prefix: row b has `width` lines, each seq_lens[b] ones and then a line of its tree mask.
+    Returns bool, flat, width * (total + b * width) entries. Entries after the last line are not read.
 
     Args:
         cells: bool[b, width, width], the tree masks.
         seq_lens: integer[b], on the same device.
         total: At least the sum of `seq_lens`.
-
-    Returns:
-        bool, flat, width * (total + b * width) entries. Entries after the last line are not read.
     """
     rows, width, _ = cells.shape
     lengths = seq_lens.long() + width

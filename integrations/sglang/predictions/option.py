@@ -21,11 +21,7 @@ deeper."""
 
 
 def predicted_text(prediction: object) -> str:
-    """The text of OpenAI's field `prediction`.
-
-    Raises:
-        ValueError: It is no prediction as OpenAI defines them.
-    """
+    """The text of OpenAI's field `prediction`. Raises ValueError if it is no prediction as OpenAI defines them."""
     content = prediction.get("content") if isinstance(prediction, Mapping) else None
     if isinstance(prediction, Mapping) and prediction.get("type") == "content":
         if isinstance(content, str):
@@ -42,11 +38,8 @@ def predicted_text(prediction: object) -> str:
 
 
 def before_validation(manager: TokenizerManager, obj: GenerateReqInput) -> None:
-    """Replaces the option `prediction` of a request, a text or token ids, by checked token ids under WIRE_KEY.
-
-    Raises:
-        ValueError: It is neither, or an id is outside the vocabulary, or the server has no tokenizer for a text.
-    """
+    """Replaces the option `prediction` of a request, a text or token ids, by checked token ids under WIRE_KEY. Raises
+    ValueError if it is neither, or an id is outside the vocabulary, or the server has no tokenizer for a text."""
     sampling: Any = getattr(obj, "sampling_params", None)
     given = sampling.get("custom_params") if isinstance(sampling, dict) else None
     if not isinstance(given, Mapping):

@@ -42,7 +42,8 @@ class ReplayFront:
     def __init__(
         self, replay: str, unmatched: str, tokenizer: Tokenizer | None, end: int | None, vocab_size: int
     ) -> None:
-        """Reads the recordings.
+        """Reads the recordings. Raises ConfigError if there is no recorded answer, no token that ends one, or no
+        tokenizer for texts.
 
         Args:
             replay: `requests`, or paths separated by colons.
@@ -50,9 +51,6 @@ class ReplayFront:
             tokenizer: The served model's; None if the server has none and answers can only be ids.
             end: The token that ends an answer.
             vocab_size: Token ids must be in [0, vocab_size).
-
-        Raises:
-            ConfigError: There is no recorded answer, no token that ends one, or no tokenizer for texts.
         """
         if end is None:
             raise ConfigError(
@@ -76,11 +74,7 @@ class ReplayFront:
 
     def match_chat(self, sampling_params: dict[str, Any], messages: Sequence[Mapping[str, Any]]) -> None:
         """Adds the recorded answer of a chat to its sampling parameters. Without one, before_validation decides.
-
-        Args:
-            sampling_params: Changed in place.
-            messages: As the client sent them.
-        """
+        `sampling_params`: changed in place. `messages`: as the client sent them."""
         if self._replay == REQUESTS or WIRE_KEY in (sampling_params.get("custom_params") or {}):
             return
         try:
@@ -95,12 +89,9 @@ class ReplayFront:
             self._attach(sampling_params, answer, "matched")
 
     def before_validation(self, obj: GenerateReqInput, input_ids: Sequence[int] | None, is_starting: bool) -> None:
-        """Adds the answer to a request unless match_chat did.
-
-        Raises:
-            ValueError: There is no answer and the setting requires one, the request brings an invalid answer, or a
-                token of the prompt is outside of the vocabulary, which would crash a server.
-        """
+        """Adds the answer to a request unless match_chat did. Raises ValueError if there is no answer and the setting
+        requires one, the request brings an invalid answer, or a token of the prompt is outside of the vocabulary, which
+        would crash a server."""
         if input_ids is not None and len(input_ids):
             last = max(input_ids)
             if last >= self._vocab_size or min(input_ids) < 0:

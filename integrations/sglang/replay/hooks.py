@@ -67,11 +67,8 @@ def install() -> None:
 
 
 def activate(chosen: Settings, server_args: ServerArgs) -> None:
-    """Turns the replay on in the launcher and all processes that it starts, if the settings ask for it.
-
-    Raises:
-        UnsupportedError: The server has a feature with which requests could bypass the replay.
-    """
+    """Turns the replay on in the launcher and all processes that it starts, if the settings ask for it. Raises
+    UnsupportedError if the server has a feature with which requests could bypass the replay."""
     if not chosen.replay:
         return
     problems = [

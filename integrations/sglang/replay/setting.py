@@ -23,7 +23,6 @@ FREE: Unmatched = "free"
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables of the replay."""
     return {name: environment[name] for name in (VARIABLE, UNMATCHED_VARIABLE) if name in environment}
 
 

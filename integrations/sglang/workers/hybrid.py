@@ -386,11 +386,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         return result
 
     def _propose(self, batch: ScheduleBatch) -> EagleVerifyInput:
-        """Returns the input of the next verify step. It is the same on all ranks.
-
-        Args:
-            batch: SGLang's `ScheduleBatch`, in decode mode.
-        """
+        """Returns the input of the next verify step. It is the same on all ranks. `batch`: SGLang's `ScheduleBatch`, in
+        decode mode."""
         # A grammar walks the tree on the host before the verification.
         if self._ranks is not None and not batch.has_grammar:
             prepared = self._prepared(list(batch.reqs))

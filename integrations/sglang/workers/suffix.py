@@ -252,12 +252,9 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self._set_verify_input(batch, tensors, self._staging.arrays)
 
     def _ahead(self, requests: list[Req], ranks: Ranks) -> tuple[int, int] | None:
-        """Launches the drafts of a step in stream order, and their way to the other ranks.
-
-        Returns:
-            The step's width and an upper bound on the number of tokens in the KV cache over all rows, the same on all
-            ranks; None if the first rank failed, so that the step waits for its drafts.
-        """
+        """Launches the drafts of a step in stream order, and their way to the other ranks. Returns the step's width and
+        an upper bound on the number of tokens in the KV cache over all rows, the same on all ranks; None if the first
+        rank failed, so that the step waits for its drafts."""
         step = None
         if (order := self._order) is not None:
             self.suffix.control.step_begins(requests)
@@ -283,11 +280,8 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         return width, context
 
     def _ordered(self, batch: ScheduleBatch) -> tuple[int, int]:
-        """Makes the step and builds the trees to verify. The result is the same on all ranks.
-
-        Returns:
-            The step's width, and the number of tokens in the KV cache over all rows.
-        """
+        """Makes the step and builds the trees to verify. The result is the same on all ranks. Returns the step's width,
+        and the number of tokens in the KV cache over all rows."""
         order = None
         if self.suffix.drafts_here:
             requests = list(batch.reqs)

@@ -26,12 +26,9 @@ _MOST_THREADS = 8
 
 
 def native_llama(model: Any, keys: Sequence[Tensor], values: Sequence[Tensor]) -> _drafter.Llama | None:
-    """SGLang's model in native code; None where torch should compute it.
-
-    Args:
-        model: One that `is_plain_llama` accepts. Its matrices are copied; weights that change later are not seen.
-        keys, values: The cache of each layer, [slots, kv_heads, d], which the native model reads and writes.
-    """
+    """SGLang's model in native code; None where torch should compute it. `model`: one that `is_plain_llama` accepts.
+    Its matrices are copied; weights that change later are not seen. `keys`, `values`: the cache of each layer, [slots,
+    kv_heads, d], which the native model reads and writes."""
     core = model.model
     # The rows after the vocabulary are padding.
     head = model.lm_head.weight[: model.logits_processor.vocab_size]

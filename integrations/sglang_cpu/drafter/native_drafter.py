@@ -18,12 +18,9 @@ from agentspec.integrations.sglang_cpu.drafter.eligibility import has_plain_cach
 from agentspec.integrations.sglang_cpu.drafter.model import native_llama
 
 _WEIGHT_CHANGES = (
-    "update_weights_from_disk",
-    "update_weights_from_distributed",
-    "load_weights_from_distributed",
-    "update_weights_from_tensor",
-    "update_weights_from_ipc",
-)
+    "update_weights_from_disk", "update_weights_from_distributed", "load_weights_from_distributed",
+    "update_weights_from_tensor", "update_weights_from_ipc",
+)  # fmt: skip
 """Methods of SGLang's `WeightUpdater`, of any release, that write to weights."""
 
 # Number of times that weights of any model in this process were written.
@@ -58,12 +55,8 @@ class NativeDrafter:
         return number <= len(cache)
 
     def texts(self, req_pool_indices: Tensor, lens: Sequence[int]) -> list[NDArray[np.int32]]:
-        """The slots of each row's first tokens in the cache.
-
-        Args:
-            req_pool_indices: Integer [b].
-            lens: How many tokens of each row.
-        """
+        """The slots of each row's first tokens in the cache. `req_pool_indices`: integer [b]. `lens`: how many tokens
+        of each row."""
         table = self._worker.draft_runner.req_to_token_pool.req_to_token.numpy()
         return [table[row, :size] for row, size in zip(req_pool_indices.tolist(), lens, strict=True)]
 

@@ -42,11 +42,8 @@ def patch_draft_workers() -> None:
 
 
 def is_wanted(worker: Any) -> bool:
-    """Whether SGLANG_CPU_DRAFTER requests native code for this draft worker.
-
-    Raises:
-        ConfigError: It is none of `all`, `ours` and `off`.
-    """
+    """Whether SGLANG_CPU_DRAFTER requests native code for this draft worker. Raises ConfigError if it is none of `all`,
+    `ours` and `off`."""
     whose = os.environ.get(VARIABLE, _WHOSE[0])
     if whose not in _WHOSE:
         raise ConfigError(f"{VARIABLE} must be one of {', '.join(_WHOSE)}, got {whose!r}: set it to one, or unset it")

@@ -26,17 +26,10 @@ from agentspec.integrations.sglang_cpu.tree import (
 )
 
 __all__ = [
-    "assign_draft_cache_locs_contiguous_cpu",
-    "assign_extend_cache_locs_cpu",
-    "assign_req_to_token_pool_cpu",
-    "build_draft_decode_metadata_cpu",
-    "build_tree_kernel_efficient_cpu",
-    "copy_all_layer_kv_cache_cpu",
-    "fill_accept_out_cache_loc_cpu",
-    "fill_bonus_tokens_cpu",
-    "rotate_input_ids_cpu",
-    "verify_tree_greedy_cpu",
-]
+    "assign_draft_cache_locs_contiguous_cpu", "assign_extend_cache_locs_cpu", "assign_req_to_token_pool_cpu",
+    "build_draft_decode_metadata_cpu", "build_tree_kernel_efficient_cpu", "copy_all_layer_kv_cache_cpu",
+    "fill_accept_out_cache_loc_cpu", "fill_bonus_tokens_cpu", "rotate_input_ids_cpu", "verify_tree_greedy_cpu",
+]  # fmt: skip
 
 # The release of sgl_kernel that SGLang 0.5.23 is built against.
 __version__ = "0.4.10"

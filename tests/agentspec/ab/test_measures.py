@@ -1,16 +1,14 @@
-"""The facts of a comparison, from turns made up here; intervals of ratios; and the page and the summary of them."""
+"""The facts of a comparison, from turns made up here; and the page and the summary of them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from ab_turns import ARMS, turns, with_frame
 
 from agentspec.ab.experiment import Turn
-from agentspec.ab.intervals import ratio_of_sums
 from agentspec.ab.measures import facts_of
 from agentspec.ab.page import page
 from agentspec.ab.summary import summary
@@ -136,37 +134,3 @@ def test_the_page_and_the_summary_say_the_same_and_escape_what_they_show() -> No
         assert part in text and part in html
     assert "<script>alert" not in html and "<b>" not in html
     assert "http://" not in html.replace("http://www.w3.org", "") and "https://" not in html
-
-
-def test_the_ratio_is_that_of_the_sums() -> None:
-    a, b = np.array([1.0, 5.0, 6.0]), np.array([2.0, 1.0, 3.0])
-    found = ratio_of_sums([a], [b])
-    assert found is not None and found.value == pytest.approx(2.0) and found.units == 3
-    rate = ratio_of_sums([a, b], [b, b])
-    assert rate is not None and rate.value == pytest.approx(2.0)
-
-
-def test_equal_ratios_of_all_units_leave_no_doubt() -> None:
-    b = np.array([2.0, 1.0, 3.0])
-    found = ratio_of_sums([3 * b], [b])
-    assert found is not None and found.low == pytest.approx(3.0) and found.high == pytest.approx(3.0)
-
-
-def test_two_units_have_no_interval_and_an_empty_sum_no_ratio() -> None:
-    found = ratio_of_sums([np.ones(2)], [np.ones(2)])
-    assert found is not None and (found.low, found.high) == (None, None)
-    assert ratio_of_sums([np.ones(3)], [np.zeros(3)]) is None
-
-
-@pytest.mark.parametrize("units", [5, 10, 40])
-def test_the_interval_holds_the_true_ratio_in_nineteen_of_twenty_experiments(units: int) -> None:
-    drawn = np.random.default_rng(units)
-    held = 0
-    for _ in range(2000):
-        # Tasks differ in length on both servers alike, and servers are disturbed by a fifth.
-        length = drawn.lognormal(0.0, 0.6, units)
-        a, b = (length * factor * drawn.lognormal(0.0, 0.2, units) for factor in (1.5, 1.0))
-        found = ratio_of_sums([a], [b])
-        assert found is not None and found.low is not None and found.high is not None
-        held += found.low <= 1.5 <= found.high
-    assert 0.91 <= held / 2000 <= 0.97

@@ -187,13 +187,14 @@ def test_a_larger_vocabulary_of_the_same_tokenizer_is_accepted(tmp_path: Path) -
 
 
 def test_outputs_are_no_corpus_and_a_corpus_is_no_outputs(tmp_path: Path) -> None:
-    made = engine()
-    keep(made, ids(1, 2, 3))
-    made.save("", tmp_path / "outputs")
+    made = engine(max_growing_tokens=64)
+    keep(made, np.arange(70, dtype=np.int32))
+    made.flush()
+    (tmp_path / "outputs").write_bytes(made.snapshot("").segments[0].blob)
     with pytest.raises(SegmentError, match="it holds outputs .*, required were a corpus"):
         made.attach_corpus(tmp_path / "outputs")
     with pytest.raises(SegmentError, match="it holds a corpus .*, required were outputs"):
-        made.load("", corpus(tmp_path / "a", (1, 2)))
+        made.load_segments("", [corpus(tmp_path / "a", (1, 2)).read_bytes()])
 
 
 def test_truncated_files_are_refused_at_every_length(tmp_path: Path) -> None:

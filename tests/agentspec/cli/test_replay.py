@@ -28,13 +28,13 @@ def command(trace: Path, *words: str) -> list[str]:
 
 def test_rows_and_head(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.json"
-    words = ["--system", "agentspec", "--system", "suffixdecoding", "--system", "oracle"]
+    words = ["--system", "agentspec", "--system", "suffixdecoding"]
     words += ["--max-draft-tokens", "4", "--max-draft-tokens", "8", "--json", str(report)]
     assert main(command(trace, str(trace), *words)) == 0
     content = json.loads(report.read_text())
     rows = content["rows"]
     assert [(row["system"], row["max_draft_tokens"]) for row in rows] == [
-        (system, limit) for system in ("agentspec", "suffixdecoding", "oracle") for limit in (4, 8)
+        (system, limit) for system in ("agentspec", "suffixdecoding") for limit in (4, 8)
     ]
     for row in rows:
         assert (row["set"], row["pass"], row["calls"]) == ("count", "cold", 4)
@@ -92,7 +92,10 @@ def test_warm_traces_are_learnt_and_not_measured(trace: Path, tmp_path: Path) ->
     reports = []
     for words in ([f"{trace}@3:"], [f"{trace}@3:", "--warm", f"{trace}@:2", f"{trace}@2:3"]):
         report = tmp_path / f"{len(reports)}.json"
-        assert main(command(trace, *words, "--system", "agentspec", "--system", "oracle", "--json", str(report))) == 0
+        assert (
+            main(command(trace, *words, "--system", "agentspec", "--system", "suffixdecoding", "--json", str(report)))
+            == 0
+        )
         reports.append(json.loads(report.read_text())["rows"])
     for cold, warm in zip(*reports, strict=True):
         assert (cold["pass"], warm["pass"]) == ("cold", "warm")
@@ -128,7 +131,17 @@ def test_a_curve_names_the_settings_that_nothing_beats(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report, plot = tmp_path / "report.json", tmp_path / "curve.svg"
-    words = ["--curve", "--system", "agentspec", "--system", "oracle", "--json", str(report), "--plot", str(plot)]
+    words = [
+        "--curve",
+        "--system",
+        "agentspec",
+        "--system",
+        "suffixdecoding",
+        "--json",
+        str(report),
+        "--plot",
+        str(plot),
+    ]
     assert main(command(trace, str(trace), *words)) == 0
     rows = json.loads(report.read_text())["rows"]
     assert {row["max_draft_tokens"] for row in rows} == {4, 8, 16, 32, 64}
@@ -142,7 +155,7 @@ def test_a_curve_names_the_settings_that_nothing_beats(
             for other in rows
         )
         assert not (beaten and row["frontier"])
-    assert "<svg" in plot.read_text() and ">oracle<" in plot.read_text()
+    assert "<svg" in plot.read_text() and ">suffixdecoding<" in plot.read_text()
 
 
 def test_limit_counts_calls(trace: Path, tmp_path: Path) -> None:
@@ -157,7 +170,7 @@ def test_limit_counts_calls(trace: Path, tmp_path: Path) -> None:
         (["--curve", "--min-token-prob", "0.1"], "--curve sweeps the threshold"),
         (["--sources", "others"], "--sources must be some of own, outputs, corpora"),
         (["--concurrency", "0"], "--concurrency"),
-        (["--concurrency", "2", "--system", "oracle"], "agentspec or suffixdecoding"),
+        (["--concurrency", "2", "--system", "ngram"], "agentspec or suffixdecoding"),
         (["--limit", "0"], "--limit must be at least 1"),
         (["--max-draft-tokens", "0"], "--max-draft-tokens must be in [1, 65536]"),
         (["--unknown"], "unknown arguments --unknown"),

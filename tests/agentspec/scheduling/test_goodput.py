@@ -88,6 +88,20 @@ def test_what_unions_bring_is_learnt_apart(united: bool) -> None:
     assert (told["bias"], told["bias_united"]) == (controller.bias.exponent, controller.bias_united.exponent)
 
 
+def test_suffix_drafts_alone_are_taken_to_be_as_good_as_unions_have_shown() -> None:
+    """Only unions are observed. All their tokens are accepted, and their estimates say three quarters."""
+    controller = exact()
+    drafts = np.array([6.0, 6.0]), np.array([8, 8])
+    for _ in range(50):
+        plan = StepPlan(3, np.full(8, 2, np.int32), 24, 8.0, 0.01, "best", *drafts, united=True)
+        controller.observe(plan, np.full(8, 2, np.int32), 0.01, context=100)
+    assert controller.bias_united.exponent < controller.bias.exponent * 1.1 < 0.7
+    alone = StepPlan(3, np.full(8, 2, np.int32), 24, 8.0, 0.01, "best", *drafts)
+    for _ in range(50):
+        controller.observe(alone, np.array([2, 2, 2, 2, 2, 2, 0, 0], np.int32), 0.01, context=100)
+    assert controller.bias.exponent > 0.85, "what they do themselves counts more"
+
+
 def serve_tokens(plans: list, quality: float) -> float:
     return sum(len(plan.num_nodes) + sum(quality**i for n in plan.num_nodes for i in range(1, n + 1)) for plan in plans)
 

@@ -1,18 +1,13 @@
-"""The emulation bench without servers: fits of timed forwards, and hollow models."""
+"""The emulation bench without servers: fits of timed forwards, rows and their table."""
 
 from __future__ import annotations
-
-import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from agentspec.errors import ConfigError
 from agentspec.evals.emulated.forward_timer import TimedForward
-from agentspec.evals.emulated.hollow_models import write_hollow_model
 from agentspec.evals.emulated.step_time_fit import fitted
-from agentspec.integrations.sglang.draft_model_checkpoint import inspect_drafter
 
 
 def forwards(kind: str, number: int = 400, noise: float = 0.02) -> list[TimedForward]:
@@ -46,32 +41,3 @@ def test_fits_find_the_coefficients_and_the_sum_of_all_seconds() -> None:
 def test_too_few_forwards_are_refused() -> None:
     with pytest.raises(ConfigError, match="--requests"):
         fitted("here", forwards("target", 10))
-
-
-FILES = ("tokenizer.json", "tokenizer_config.json")
-
-
-@pytest.fixture
-def tokenizer(tmp_path: Path) -> Path:
-    folder = tmp_path / "tokenizer"
-    folder.mkdir()
-    for file in FILES:
-        (folder / file).write_text("{}", encoding="utf-8")
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("name", "architecture", "vocabulary"),
-    [("h200-8b", "LlamaForCausalLM", 128256), ("h200-32b", "Qwen2ForCausalLM", 152064)],
-)
-def test_the_head_fits_its_target(
-    name: str, architecture: str, vocabulary: int, tokenizer: Path, tmp_path: Path
-) -> None:
-    model, head = write_hollow_model(name, tmp_path, tokenizer)
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    assert (config["architectures"], config["vocab_size"]) == ([architecture], vocabulary)
-    found = inspect_drafter(str(head), str(model))
-    assert (found.base, found.vocab_size, found.draft_vocab_size) == ("EAGLE3", vocabulary, 32000)
-    # 800,000 tokens of its KV cache take less than 1 GiB.
-    values = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
-    assert values * 4 * 800_000 < 1 << 30

@@ -1,5 +1,3 @@
-"""The work of a trip: models without weights, and cells of recorded calls."""
-
 from __future__ import annotations
 
 import json
@@ -12,10 +10,8 @@ import pytest
 
 from agentspec.analysis.replay.tokenizer import load_tokenizer
 from agentspec.errors import ConfigError
-from agentspec.evals.gpu.sizes import SIZES, head_folder, model_folder, write_model
 from agentspec.evals.gpu.work import Cell, RecordedCall, Trace, load_cells, make_cells, save_cells
 from agentspec.evals.text_to_sql import MODEL_FOLDER
-from agentspec.integrations.sglang.draft_model_checkpoint import inspect_drafter
 
 
 def drawn_cell(rng: random.Random) -> Cell:
@@ -96,27 +92,3 @@ def test_sessions_begin_with_their_first_call_and_warm_ones_are_of_other_tasks(t
             assert body["max_new_tokens"] == len(call.answer) + call.is_whole
     with pytest.raises(ConfigError, match="sessions of tasks that are not warm"):
         made(9)
-
-
-CONFIG = {
-    "architectures": ["Qwen2ForCausalLM"], "bos_token_id": 1, "eos_token_id": [2, 3], "hidden_act": "silu",
-    "hidden_size": 5120, "intermediate_size": 27648, "max_position_embeddings": 32768, "model_type": "qwen2",
-    "num_attention_heads": 40, "num_hidden_layers": 64, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
-    "torch_dtype": "bfloat16", "vocab_size": 152064,
-}  # fmt: skip
-
-
-def test_a_model_without_weights_has_a_head_that_agentspec_takes(tmp_path: Path) -> None:
-    size = SIZES["qwen-32b"]
-    configs, tokenizer, data = (tmp_path / name for name in ("configs", "tokenizer", "data"))
-    configs.mkdir()
-    tokenizer.mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tokenizer / name).write_text("{}")
-    with pytest.raises(ConfigError, match=size.config):
-        write_model(size, configs, tokenizer, data)
-    (configs / size.config).write_text(json.dumps(CONFIG))
-    write_model(size, configs, tokenizer, data)
-    assert json.loads((model_folder(size, data) / "config.json").read_text()) == CONFIG
-    found = inspect_drafter(str(head_folder(size, data)), str(model_folder(size, data)), "EAGLE3")
-    assert (found.base, found.draft_vocab_size, found.hidden_size) == ("EAGLE3", 32000, 5120)

@@ -119,3 +119,28 @@ def test_the_plot_is_of_the_emulated_evaluation_once_that_has_every_system(tmp_p
     write(tmp_path, "emulated/eval.json", emulated(*systems[:3], "suffix", "hybrid"))
     with pytest.raises(ConfigError, match="three workloads"):
         readme_plot.read(tmp_path)
+
+
+def real(system: str, speed: float, pass_name: str = "warm", dtype: str = "bfloat16", **changes: Any) -> dict[str, Any]:
+    changes = {"pass": pass_name, "concurrency": 1, "model": "m", "server_arguments": ["--dtype", dtype], **changes}
+    return record(system, speed, task="qwen_sql_agents", **changes)
+
+
+def test_a_real_models_hybrid_is_judged_beside_the_best_single_system_of_warm_cells() -> None:
+    warm = [real("none", 5), real("ngram", 8), real("ngram-64", 10), real("suffix", 12), real("hybrid-standalone", 9)]
+    cold = [real("suffix", 1, "cold"), real("ngram", 8, "cold"), real("hybrid-standalone", 1, "cold")]
+    rows = topic_rows("real", {"a.json": {"records": [*warm, *cold]}})
+    goals = {row.system: goal for row in rows for goal in row.goals}
+    assert goals == {
+        "suffix drafts": ("mean x NGRAM 1.20, goal >= 1.1", True),
+        "hybrid with STANDALONE": ("mean x the best single system 0.75, goal >= 1", False),
+    }
+    figures = [row.figure for row in rows if row.system == "hybrid with STANDALONE" and "warm" in row.workload]
+    assert "1.80 x plain, 0.90 x NGRAM, 0.75 x the best single system" in figures[0]
+
+
+@pytest.mark.parametrize("identical", [True, False])
+def test_a_real_models_answers_in_float32_are_a_goal(identical: bool) -> None:
+    cell = [real("none", 5, dtype="float32"), real("suffix", 12, dtype="float32", identical=identical)]
+    rows = topic_rows("real", {"a.json": {"records": cell}})
+    assert [goal.met for row in rows for goal in row.goals] == [identical]

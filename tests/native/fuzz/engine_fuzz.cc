@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Input input(data, size);
   try {
     agentspec::test::EngineLife life(
-        [&](std::int32_t low, std::int32_t high) { return input.choose(low, high); }, "", false);
+        [&](std::int32_t low, std::int32_t high) { return input.choose(low, high); }, false);
     for (int step = 0; step < kMaxSteps && !input.has_ended(); ++step) life.step();
     life.end();
   } catch (const std::exception& error) {

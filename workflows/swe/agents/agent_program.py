@@ -92,7 +92,6 @@ def _finish(answers: Any, result: dict[str, Any]) -> None:
 
 
 def _result(work: Callable[[dict[str, Any], Notes], None], task: dict[str, Any]) -> dict[str, Any]:
-    """Works on one task and returns its result, errors included."""
     notes, error, start = Notes(), "", time.perf_counter()
     try:
         work(task, notes)

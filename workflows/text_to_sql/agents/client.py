@@ -105,13 +105,8 @@ class OpenAIChat:
         extra_body: Mapping[str, Any] | None = None,
     ) -> Completion:
         """Answer the messages. All errors of the API, timeouts included, are returned, and name the endpoint.
-
-        Args:
-            messages: The conversation so far.
-            max_tokens: Maximum number of tokens of the answer.
-            sampling: Temperature and seed.
-            extra_body: Additional fields of this request only, such as SGLang's `custom_params`.
-        """
+        `max_tokens`: maximum number of tokens of the answer. `extra_body`: additional fields of this request only, such
+        as SGLang's `custom_params`."""
         from openai import OpenAIError
 
         body = {**(self._extra_body or {}), **(extra_body or {})}

@@ -45,7 +45,6 @@ def _messages(stage: Stage, *parts: str) -> list[Message]:
 
 
 def link_messages(database: Database, question: str) -> list[Message]:
-    """Messages to the schema linker."""
     return _messages("link", database.schema_text(), f"question: {question}")
 
 
@@ -57,7 +56,6 @@ def write_messages(database: Database, question: str, links: str) -> list[Messag
 
 
 def check_messages(question: str, sql: str, execution: Execution) -> list[Message]:
-    """Messages to the checker."""
     return _messages("check", f"question: {question}", f"sql: {sql}", shown(execution))
 
 
@@ -87,7 +85,6 @@ def links_answer(database: Database, question: str, links: Links) -> str:
 
 
 def check_answer(question: str, sql: str, verdict: Literal["ok", "repair"], reason: str) -> str:
-    """The checker's answer."""
     return json.dumps({"question": question, "sql": sql, "verdict": verdict, "reason": reason})
 
 

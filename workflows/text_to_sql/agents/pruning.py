@@ -36,13 +36,8 @@ def estimated_tokens(text: str) -> int:
 
 
 def relevant_schema(source: Source, words: str, budget: int | None) -> Schema:
-    """The schema, or the part of it that is relevant to the words and fits the budget.
-
-    Args:
-        source: The database.
-        words: The question and what is known about it.
-        budget: Maximum number of estimated tokens of the schema's text; None for the whole schema.
-    """
+    """The schema, or the part of it that is relevant to the words and fits the budget. `words`: the question and what
+    is known about it. `budget`: maximum number of estimated tokens of the schema's text; None for the whole schema."""
     schema = source.schema
     if budget is None or estimated_tokens(schema.text()) <= budget:
         return schema
@@ -62,7 +57,6 @@ def focused_schema(
     """The schema, or the named part of it with the joins, and then other columns of the named tables while they fit.
 
     Args:
-        source: The database.
         words: The question and what is known about it.
         tables: Names of tables in the schema's spelling.
         columns: Names `table.column` in the schema's spelling.

@@ -96,7 +96,6 @@ class Understanding:
 
 
 def messages_of(stage: str, schema: Schema, *lines: str) -> list[Message]:
-    """The messages of a call in this stage."""
     return [
         {"role": "system", "content": f"{RULES}\n{schema.text()}"},
         {"role": "user", "content": "\n".join([INSTRUCTIONS[stage], *lines])},

@@ -122,11 +122,7 @@ async def solve(
     failed.
 
     Args:
-        model: The model that answers every stage.
         question: The question, on one line.
-        source: The question's database.
-        config: The limits of the stages.
-        transcript: The transcript that the calls are added to.
         run_sql: Runs the statements: `execute`, or the method of a `Sandbox`. It is called in threads.
         evidence: What a person wrote to explain the question, on one line. Every stage sees it.
     """

@@ -33,13 +33,9 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceConfig:
-    """Shares of calls with a mistake, in [0, 1]. Raises ConfigError if a share is out of range.
-
-    Args:
-        wrong_sql: Share of drafts that are wrong. Combinations and repairs have half this share.
-        damaged_json: Share of first JSON answers that cannot be read.
-        seed: Seed of the draws.
-    """
+    """Shares of calls with a mistake, in [0, 1]. Raises ConfigError if a share is out of range. `wrong_sql`: share of
+    drafts that are wrong. Combinations and repairs have half this share. `damaged_json`: share of first JSON answers
+    that cannot be read."""
 
     wrong_sql: float = 0.3
     damaged_json: float = 0.05

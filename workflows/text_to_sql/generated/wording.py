@@ -59,7 +59,6 @@ class Drawer:
         }
 
     def pick(self, *options: str) -> str:
-        """One of the options."""
         return self.rng.choice(options)
 
     def chance(self, share: float) -> bool:

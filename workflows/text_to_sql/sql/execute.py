@@ -76,11 +76,8 @@ def execute(
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
-    """Open an existing database for reading. Bytes that are not UTF-8 are replaced.
-
-    Raises:
-        sqlite3.Error: There is no such file, or it cannot be opened.
-    """
+    """Open an existing database for reading. Bytes that are not UTF-8 are replaced. Raises sqlite3.Error if there is no
+    such file, or it cannot be opened."""
     connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
     connection.text_factory = lambda data: data.decode("utf-8", "replace")
     return connection

@@ -23,12 +23,9 @@ _WORKER = Path(__file__).with_name("sandbox_worker.py")
 
 
 class Sandbox:
-    """A thread-safe pool of processes. It starts one for each concurrent statement, when it is needed.
-
-    Args:
-        memory_bytes: Maximum number of bytes that each process may map.
-        grace_s: Seconds beyond a statement's time limit after which its process is killed.
-    """
+    """A thread-safe pool of processes. It starts one for each concurrent statement, when it is needed. `memory_bytes`:
+    maximum number of bytes that each process may map. `grace_s`: seconds beyond a statement's time limit after which
+    its process is killed."""
 
     def __init__(self, *, memory_bytes: int = 1 << 30, grace_s: float = 1.0) -> None:
         self._memory_bytes = memory_bytes

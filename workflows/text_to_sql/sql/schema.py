@@ -85,11 +85,8 @@ def quoted_name(name: str) -> str:
 
 
 def read_schema(path: Path, name: str) -> Schema:
-    """Read the schema and sample values of the SQLite file at `path`.
-
-    Raises:
-        sqlite3.Error: The file cannot be read, or is not a database.
-    """
+    """Read the schema and sample values of the SQLite file at `path`. Raises sqlite3.Error if the file cannot be read,
+    or is not a database."""
     with closing(connect_read_only(path)) as connection:
         names = [
             row[0]

@@ -80,14 +80,8 @@ SCORERS: dict[ScorerName, Scorer] = {
 
 
 class Grader:
-    """Grades answers in a sandbox of its own. It may be used by several threads.
-
-    Args:
-        name: The rules.
-        sql_timeout_s: Maximum number of seconds of a statement if the rules have no limit of their own.
-        max_rows: Maximum number of rows of a result.
-        max_bytes: Maximum number of bytes of a result.
-    """
+    """Grades answers in a sandbox of its own. It may be used by several threads. `sql_timeout_s`: maximum number of
+    seconds of a statement if the rules have no limit of their own."""
 
     def __init__(
         self, name: ScorerName, sql_timeout_s: float, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES
@@ -107,14 +101,8 @@ class Grader:
     def grade(
         self, path: Path, gold_sql: str, sql: str, *, truncated: bool = False
     ) -> tuple[Outcome | Literal["ungraded"], str]:
-        """The outcome of an answer, and the reason if it is not "correct".
-
-        Args:
-            path: The SQLite file.
-            gold_sql: The gold query.
-            sql: The answer; "" if there is none.
-            truncated: An answer of the model was cut. An answer that is not right then counts as "truncated".
-        """
+        """The outcome of an answer, and the reason if it is not "correct". `sql`: the answer; "" if there is none.
+        `truncated`: an answer of the model was cut. An answer that is not right then counts as "truncated"."""
         gold_sql = self._scorer.prepared(gold_sql)
         gold = self._run(path, gold_sql)
         if not gold.ok:

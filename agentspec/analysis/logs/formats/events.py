@@ -114,7 +114,6 @@ def _event_message(event: Mapping[str, Any], account: Account) -> tuple[Message 
 
 
 def _sdk_message(event: Mapping[str, Any], account: Account) -> tuple[Message | None, str]:
-    """The message of an event of the OpenHands SDK."""
     kind = event["kind"]
     if kind == "MessageEvent" and isinstance(event.get("llm_message"), dict):
         is_model = event["llm_message"].get("role") == "assistant"

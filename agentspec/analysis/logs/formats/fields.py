@@ -104,47 +104,23 @@ _add(
 )
 
 UNTYPED_BLOCKS = {
-    "text": "text",
-    "functionCall": "tool_call",
-    "function_call": "tool_call",
-    "functionResponse": "tool_call_response",
-    "function_response": "tool_call_response",
-    "toolUse": "tool_use",
-    "toolResult": "tool_result",
-    "reasoningContent": "reasoning",
-    "inlineData": "blob",
-    "fileData": "file",
-    "image": "image",
-    "document": "document",
-    "video": "video",
-    "cachePoint": "step-start",
-}
+    "text": "text", "functionCall": "tool_call", "function_call": "tool_call",
+    "functionResponse": "tool_call_response", "function_response": "tool_call_response", "toolUse": "tool_use",
+    "toolResult": "tool_result", "reasoningContent": "reasoning", "inlineData": "blob", "fileData": "file",
+    "image": "image", "document": "document", "video": "video", "cachePoint": "step-start",
+}  # fmt: skip
 """Blocks of Gemini and Bedrock have no type, and one of these fields instead."""
 
 ROLES = {
-    "ai": "assistant",
-    "AIMessage": "assistant",
-    "AIMessageChunk": "assistant",
-    "model": "assistant",
-    "gpt": "assistant",
-    "bot": "assistant",
-    "bing": "assistant",
-    "chatgpt": "assistant",
-    "bard": "assistant",
-    "function_call": "assistant",
-    "function-call": "assistant",
-    "tool_call": "assistant",
-    "human": "user",
-    "HumanMessage": "user",
-    "HumanMessageChunk": "user",
-    "SystemMessage": "system",
-    "ToolMessage": "tool",
-    "FunctionMessage": "function",
-    "observation": "tool",
-    "function_response": "tool",
-    "function-response": "tool",
-    "tool_response": "tool",
-    "tool_result": "tool",
+    other: role
+    for role, others in {
+        "assistant": "ai AIMessage AIMessageChunk model gpt bot bing chatgpt bard function_call function-call tool_call",
+        "user": "human HumanMessage HumanMessageChunk",
+        "system": "SystemMessage",
+        "tool": "ToolMessage observation function_response function-response tool_response tool_result",
+        "function": "FunctionMessage",
+    }.items()
+    for other in others.split()
 }
 """Other names of roles."""
 KNOWN_ROLES = names("assistant user system developer tool function") | ROLES.keys()

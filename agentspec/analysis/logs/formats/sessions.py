@@ -99,11 +99,8 @@ class Sessions:
             self._conversation("openhands-events", Labels(session=key[0]), *key).items.append(record)
 
     def finish(self, goes_on: bool = False) -> Iterator[tuple[str, LoggedCall]]:
-        """The calls of everything that was collected since the last time.
-
-        Args:
-            goes_on: Whether another file of the same folder follows. OpenHands writes a file for each event.
-        """
+        """The calls of everything that was collected since the last time. `goes_on`: whether another file of the same
+        folder follows. OpenHands writes a file for each event."""
         for name in list(self._streams):
             yield from self._end_stream(name)
         closed = [key for key in self._open if not (goes_on and key[-1] == _FOLDER)]

@@ -20,12 +20,9 @@ _MESSAGE_EVENTS = fields.names(
 )
 """Events of Anthropic's API."""
 _DELTA_TEXT = {
-    "text_delta": "text",
-    "thinking_delta": "thinking",
-    "input_json_delta": "partial_json",
-    "signature_delta": "signature",
-    "citations_delta": "citation",
-}
+    "text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json",
+    "signature_delta": "signature", "citations_delta": "citation",
+}  # fmt: skip
 _CHUNK_KNOWN = fields.names(
     "id object created model choices usage system_fingerprint service_tier obfuscation provider citations index"
 )

@@ -62,18 +62,8 @@ _HOLDERS = (
 _FIRST_HOLDERS = _HOLDERS[:8]
 """Those whose records come first, even if the object around them has a known format too."""
 _WRAPPERS = (
-    "row",
-    "jsonPayload",
-    "_source",
-    "message",
-    "msg",
-    "log",
-    "line",
-    "payload",
-    "record",
-    "json",
-    "textPayload",
-)
+    "row", "jsonPayload", "_source", "message", "msg", "log", "line", "payload", "record", "json", "textPayload",
+)  # fmt: skip
 """Fields of objects that hold one record, perhaps as JSON in a string, as programs that collect logs write them."""
 
 

@@ -21,7 +21,7 @@ from agentspec.analysis.measures.replays import (
     serve_call,
     warm_passes,
 )
-from agentspec.analysis.measures.states import Recorded, record, recorded_config
+from agentspec.analysis.measures.states import MAX_WIDTH, Recorded, record
 from agentspec.analysis.replay import Call, EngineSystem, replay
 from agentspec.simulation import acceptance_at_rate
 
@@ -56,8 +56,8 @@ def in_order(sampled: Sampled) -> list[Pass]:
     return [Pass(np.zeros(0, np.int64), np.arange(len(sampled.outputs)))]
 
 
-def recorded(name: str, sampled: Sampled, passes: list[Pass], alpha: float | None = None, clients: int = 1) -> Recorded:
-    found = record(name, sampled, passes, alpha, BUDGET, clients=clients)
+def recorded(name: str, sampled: Sampled, passes: list[Pass], clients: int = 1) -> Recorded:
+    found = record(name, sampled, passes, BUDGET, clients=clients)
     assert found is not None
     return found
 
@@ -101,7 +101,7 @@ def test_a_call_has_learnt_the_same_whether_others_are_replayed_or_only_learnt()
 def test_an_index_that_was_made_before_drafts_the_same() -> None:
     sampled = drawn(8, 3)
     passes = warm_passes(sampled, 0)
-    ready = prepared(sampled, passes, recorded_config(None, BUDGET))
+    ready = prepared(sampled, passes, engine_config(MAX_WIDTH, BUDGET))
     anew, again = (recorded("warm", sampled, some) for some in (passes, ready))
     np.testing.assert_array_equal(anew.acceptance.accepted, again.acceptance.accepted)
 
@@ -187,7 +187,7 @@ def test_a_warm_server_has_learnt_the_other_sessions() -> None:
     warm = recorded("warm", sampled, warm_passes(sampled, 0))
     assert (cold.outputs, warm.outputs) == (16, 12)
     assert sorted(cold.sessions) == sorted(2 * warm.sessions)
-    assert record("warm", drawn(1, 3), warm_passes(drawn(1, 3), 0), None, BUDGET) is None
+    assert record("warm", drawn(1, 3), warm_passes(drawn(1, 3), 0), BUDGET) is None
 
 
 def test_no_draft_passes_a_tau_that_none_promises() -> None:
@@ -200,9 +200,9 @@ def test_no_draft_passes_a_tau_that_none_promises() -> None:
 
 def test_grid_has_a_row_for_each_width_and_tau() -> None:
     sampled = drawn(8, 2)
-    cold = recorded("cold", sampled, cold_passes(sampled, 1, 0), 2.0)
-    warm = recorded("warm", sampled, warm_passes(sampled, 0), 2.0)
-    rows = grid_rows(2.0, cold.acceptance, warm.acceptance, widths=(4, 16))
+    cold = recorded("cold", sampled, cold_passes(sampled, 1, 0))
+    warm = recorded("warm", sampled, warm_passes(sampled, 0))
+    rows = grid_rows({"cold": cold.acceptance, "warm": warm.acceptance}, widths=(4, 16))
     assert len(rows) == 8
     lengths = {(row["width"], row["tau"]): row["accept_length_warm"] for row in rows}
     assert lengths[16, 0.0] >= lengths[4, 0.0] >= lengths[4, 4.0] >= 1.0

@@ -15,7 +15,7 @@ from logs import noise_text, request, sql_sessions, write_lines
 
 from agentspec import ConfigError
 from agentspec.analysis.logs.sample import SampleLimits
-from agentspec.analysis.measures.grid import ALPHAS, TAUS, WIDTHS
+from agentspec.analysis.measures.grid import TAUS, WIDTHS
 from agentspec.analysis.report import ReportConfig, report_facts, summary
 from agentspec.analysis.report.facts import WIDTH
 from agentspec.analysis.report.page import page
@@ -41,7 +41,7 @@ def test_facts_of_agents(agent_facts: dict[str, Any]) -> None:
     assert agent_facts["inputs"]["num_sessions"] == 30
     assert agent_facts["verdict"]["kind"] == "suffix"
     assert "AGENTSPEC" in agent_facts["verdict"]["flags"]
-    assert len(agent_facts["replay"]) == len(ALPHAS) * len(WIDTHS) * len(TAUS)
+    assert len(agent_facts["replay"]) == len(WIDTHS) * len(TAUS)
     everything = agent_facts["sets"][0]
     assert everything["accept_length"]["warm"]["mean"] > 3.0
     assert everything["repeated"]["other_outputs"] > 0.5
@@ -181,7 +181,7 @@ def test_all_parts_tell_the_same_accept_length(seed: int, tmp_path: Path) -> Non
     rows = {
         row["width"]: {state: row[f"accept_length_{state}"] for state in ("cold", "warm")}
         for row in facts["replay"]
-        if row["rule"] == "calibrated" and row["tau"] == 0.0
+        if row["tau"] == 0.0
     }
     assert {state: length["mean"] for state, length in lengths.items()} == pytest.approx(rows[WIDTH], abs=1e-3)
     assert f"{lengths['warm']['mean']:.2f}" in " ".join(facts["verdict"]["reasons"])

@@ -85,7 +85,7 @@ def test_kinds(changes: dict[str, Any], kind: str) -> None:
 
 def test_flags_are_those_of_the_command() -> None:
     rows = [
-        {"rule": "calibrated", "tau": 0.0, "width": w, "accept_length_warm": length, "accept_length_cold": 1.0}
+        {"tau": 0.0, "width": w, "accept_length_warm": length, "accept_length_cold": 1.0}
         for w, length in ((16, 3.0), (64, 4.0), (128, 5.0))
     ]
     found = judged(warm=2.5, rows=rows, budget_mb=512, model="/models/m")
@@ -105,7 +105,7 @@ def test_flags_are_those_of_the_command() -> None:
 @every(("graphs", "default"), [("captured", 64), ("not stated", 64), ("none", 16)])
 @every("width", [8, 16, 32, 64, 128])
 def test_a_width_up_to_the_default_of_the_device_needs_no_flag(graphs: str, default: int, width: int) -> None:
-    row = {"rule": "calibrated", "tau": 0.0, "width": width, "accept_length_warm": 4.0, "accept_length_cold": 1.0}
+    row = {"tau": 0.0, "width": width, "accept_length_warm": 4.0, "accept_length_cold": 1.0}
     found = judged(rows=[row], profile=replace(SPARE, key=replace(SPARE.key, device="box", graphs=graphs)))
     assert ("--speculative-num-draft-tokens" in found["flags"]) == (width > default)
     (reason,) = (reason for reason in found["reasons"] if "box" in reason)
@@ -126,7 +126,6 @@ def test_the_default_widths_are_those_of_servers() -> None:
 def test_the_smallest_width_that_loses_little_is_taken() -> None:
     def row(width: int, length: float) -> dict[str, Any]:
         return {
-            "rule": "calibrated",
             "tau": 0.0,
             "width": width,
             "accept_length_warm": None,

@@ -36,12 +36,20 @@ def test_it_is_paused_where_it_saves_less_than_half_of_what_it_costs() -> None:
     first, *_ = changes(rule, 1000, saved=0.0005)
     assert 20 < first < 400
     rule = pause_rule("payoff")
-    assert changes(rule, 300, saved=0.0)[:2] == [16, 16 + 256], (
+    assert changes(rule, 300, saved=0.0)[:2] == [32, 32 + 256], (
         "not before there was time to know, and only for a while"
     )
     # The time for prompts counts too. Without it a saving of 0.0008 would be enough.
     (step,) = changes(pause_rule("payoff"), 300, saved=0.0008)
     assert 64 < step <= 128, "what is less clear takes longer"
+
+
+def test_what_is_promised_before_steps_were_timed_does_not_keep_it_running() -> None:
+    rule = pause_rule("payoff")
+    assert changes(rule, 16, saved=1.0) == []
+    assert changes(rule, 100, saved=0.0)[:1] == [16]
+    rule = pause_rule("payoff")
+    assert changes(rule, 17, saved=1.0) == [] == changes(rule, 300, saved=0.0), "later promises count"
 
 
 def test_it_comes_back_as_soon_as_it_is_known_to_save_time() -> None:
@@ -52,7 +60,7 @@ def test_it_comes_back_as_soon_as_it_is_known_to_save_time() -> None:
     rule = pause_rule("payoff")
     changes(rule, 100, saved=0.0)
     (step,) = changes(rule, 600, saved=0.01)
-    assert step == 16 + 256 - 100, "at least some hundred steps lie between changes"
+    assert step == 32 + 256 - 100, "at least some hundred steps lie between changes"
     assert not rule.is_paused
 
 

@@ -7,7 +7,9 @@ import pytest
 from drafting_steps import goodput
 from hybrid_rows import Tree, batch, chain, model_trees
 
+from agentspec.scheduling import ControlConfig
 from agentspec.scheduling.calibration import EstimateBias
+from agentspec.scheduling.goodput import REASONS, native_goodput
 from agentspec.scheduling.hybrid import (
     HybridConfig,
     HybridPolicy,
@@ -148,3 +150,14 @@ def test_rows_observed_after_they_were_forgotten_do_not_pile_up() -> None:
         lengths.forget(f"{step}")
         lengths.observe(f"{step}", 1.0)
     assert len(lengths) <= 1024
+
+
+def test_a_probe_of_plain_decoding_is_nothing_for_the_draft_model_to_beat() -> None:
+    config = ControlConfig(objective="step", probe_share=0.1)
+    planner = StepPlanner(native_goodput(config, None), goodput())
+    suffix, fit = batch([chain(range(1, 9), [0.95] * 8)] * ROWS), np.ones(ROWS, np.bool_)
+    model = ModelNumbers(SECONDS + 1.0, np.zeros(2), np.full(ROWS, 3.0), fit, 4)
+    numbers = planning_numbers(WIDTHS, SECONDS, model, rest=0.0, speedup=4.0, exponents=(1.0, 1.0))
+    plans = [planner.plan(suffix, np.full(ROWS, 15, np.int32), 0, numbers) for _ in range(100)]
+    assert {REASONS[plan.reason] for plan in plans if plan.width == 1} == {"probe"}
+    assert not any(plan.passes for plan in plans)

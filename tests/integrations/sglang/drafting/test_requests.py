@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from engine_texts import followed
 
 from agentspec import DraftBuffers, Engine, EngineConfig, Outcome
 from agentspec.integrations.sglang.drafting.requests import KeptOutput, RequestBook
@@ -63,14 +64,16 @@ class Book:
     def accept(self, request: FakeRequest, *tokens: int) -> None:
         """Accepts tokens in a step: the device has them, and the scheduler does not have them yet."""
         rows, _ = self.book.rows([request])
-        assert self.engine.grow(rows, np.array([[len(tokens), *tokens]], np.int64)) == 0
+        end = self.engine.num_tokens(request.rid) + len(tokens) - 1
+        assert self.engine.follow(rows, np.array([[len(tokens), *tokens]], np.int64), np.array([end])) == 0
 
     def draft(self, *requests: FakeRequest) -> tuple[list[list[int]], list[Outcome], list[int]]:
         """Returns for each request the drafted tokens, the outcome, and the number of tokens that had room."""
         rows, _ = self.book.rows(requests)
         b = len(requests)
         out = DraftBuffers(b, 31)
-        batch = self.engine.draft_rows(rows, out=out, max_tokens=31)
+        followed(self.engine, [request.rid for request in requests])
+        batch = self.engine.draft_followed(rows, out=out, max_tokens=31)
         drafted = [batch.row(i).tokens[1:].tolist() for i in range(b)]
         return drafted, [Outcome(value) for value in out.outcomes[:b]], out.rooms[:b].tolist()
 
