@@ -60,13 +60,15 @@ def real_rows(files: Files) -> list[Row]:
                 best = _best(cell, system)
                 ratios += [(task, system, kind, (pass_name, number), of / value) for kind, value in best.items()]
                 same = ", answers differ" if first.get("identical") is False else ""
-                shown = ", ".join(f"{of / value:.2f} x {_REAL_NAMES[kind]}" for kind, value in best.items())
+                shown = ": " * bool(best) + ", ".join(
+                    f"{of / value:.2f} x {_REAL_NAMES[kind]}" for kind, value in best.items()
+                )
                 rows.append(
                     Row(
                         name,
                         f"{task}, {first['model']}, {pass_name}, {clients(number)}, {first['requests']} calls",
                         _REAL_OURS[system],
-                        f"{told_speed(cell[system])} tokens/s: {shown}{same}",
+                        f"{told_speed(cell[system])} tokens/s{shown}{same}",
                         ", ".join(told),
                         _as_plain(cell, first),
                     )
@@ -86,12 +88,13 @@ def real_rows(files: Files) -> list[Row]:
 
 
 def _best(cell: Cell, system: str) -> dict[str, float]:
-    """The best speed of each kind of rivals. The hybrid has the single systems too, suffix drafts among them."""
+    """The best speed of each kind of rivals. Where the draft model drafts alone too, the hybrid is compared with all single
+    systems, suffix drafts among them."""
     best: dict[str, float] = {}
     for rival in [rival for rival in cell if rival not in _REAL_OURS]:
         kind = rival.split("-")[0]
         best[kind] = max(best.get(kind, 0.0), speed(cell[rival]))
-    if system == "hybrid-standalone" and "suffix" in cell and best:
+    if system == "hybrid-standalone" and "suffix" in cell and "standalone" in best:
         best[_SINGLE] = max(speed(cell["suffix"]), *best.values())
     return best
 
