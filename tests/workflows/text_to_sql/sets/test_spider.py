@@ -78,7 +78,7 @@ def sessions() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def spider(sessions: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> PublishedSet:
+def recorded(sessions: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> PublishedSet:
     """The sessions' questions in Spider's layout."""
     root = tmp_path_factory.mktemp("spider")
     for path in DATABASES.glob("*.sqlite"):
@@ -98,34 +98,34 @@ def spider(sessions: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.traces
-def test_gold_against_gold_is_always_right(spider: PublishedSet) -> None:
+def test_gold_against_gold_is_always_right(recorded: PublishedSet) -> None:
     for name in ("spider", "bird", "rows"):
         with Grader(name, 5.0) as grader:
-            graded = [grader.grade(spider.databases.paths[t.database], t.sql, t.sql) for t in spider.tasks]
-        assert Counter(outcome for outcome, _ in graded) == {"correct": len(spider.tasks)}, name
+            graded = [grader.grade(recorded.databases.paths[t.database], t.sql, t.sql) for t in recorded.tasks]
+        assert Counter(outcome for outcome, _ in graded) == {"correct": len(recorded.tasks)}, name
 
 
 @pytest.mark.traces
 def test_recorded_answers_are_scored_much_like_their_reward(
-    spider: PublishedSet, sessions: list[dict[str, Any]]
+    recorded: PublishedSet, sessions: list[dict[str, Any]]
 ) -> None:
     """The sessions ran on MySQL, which compares text without regard to case and has other functions. Their reward counts
     neither a permutation of columns as right nor a missing DISTINCT. So the two agree on most answers, not on all.
     """
     agreed = 0
     with Grader("spider", 5.0) as grader:
-        for task, session in zip(spider.tasks, sessions, strict=True):
+        for task, session in zip(recorded.tasks, sessions, strict=True):
             answer = [message["content"] for message in session["messages"] if message["role"] == "assistant"][-1]
-            outcome, _ = grader.grade(spider.databases.paths[task.database], task.sql, answer)
+            outcome, _ = grader.grade(recorded.databases.paths[task.database], task.sql, answer)
             agreed += (outcome == "correct") == (session["reward"] == 1)
     assert agreed > 0.9 * len(sessions)
 
 
 @pytest.mark.traces
-def test_schemas_cut_to_half_hold_most_of_the_tables_of_the_gold(spider: PublishedSet) -> None:
+def test_schemas_cut_to_half_hold_most_of_the_tables_of_the_gold(recorded: PublishedSet) -> None:
     held = total = 0
-    sources = {name: open_source(name, path) for name, path in spider.databases.paths.items()}
-    for task in spider.tasks:
+    sources = {name: open_source(name, path) for name, path in recorded.databases.paths.items()}
+    for task in recorded.tasks:
         source = sources[task.database]
         budget = max(100, estimated_tokens(source.schema.text()) // 2)
         shown = {table.name.lower() for table in relevant_schema(source, task.question, budget).tables}
