@@ -1,5 +1,4 @@
-"""Pearson's chi-square tests: whether counts come from a distribution, and whether two rows of counts come from the
-same one."""
+"""Pearson's chi-square test of whether two rows of counts come from the same distribution."""
 
 from __future__ import annotations
 
@@ -11,30 +10,6 @@ from numpy.typing import NDArray
 
 # With smaller expected counts the statistic is not distributed as chi-square.
 LEAST_EXPECTED = 8.0
-_TOO_FEW = "a test needs two cells that are not rare; count more"
-
-
-def goodness_of_fit(counts: NDArray[np.int64], probabilities: NDArray[np.float64]) -> float:
-    """The p-value of `counts` [n] under `probabilities` [n]; 0 if something impossible was counted.
-
-    Raises:
-        ValueError: Fewer than two cells are not rare.
-    """
-    if counts[probabilities <= 0].any():
-        return 0.0
-    expected = probabilities * counts.sum()
-    rare = expected < LEAST_EXPECTED
-    observed = np.append(counts[~rare], counts[rare].sum()).astype(float)
-    expected = np.append(expected[~rare], expected[rare].sum())
-    if expected[-1] < LEAST_EXPECTED:
-        # The rare cells are too few even together, so they join the smallest other cell.
-        smallest = int(expected[:-1].argmin())
-        observed[smallest] += observed[-1]
-        expected[smallest] += expected[-1]
-        observed, expected = observed[:-1], expected[:-1]
-    if len(expected) < 2:
-        raise ValueError(_TOO_FEW)
-    return _upper_tail(float(((observed - expected) ** 2 / expected).sum()), len(expected) - 1)
 
 
 def homogeneity(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
@@ -50,7 +25,7 @@ def homogeneity(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
     both = both[:, both.sum(0) > 0]
     expected = shares * both.sum(0)
     if both.shape[1] < 2:
-        raise ValueError(_TOO_FEW)
+        raise ValueError("a test needs two cells that are not rare; count more")
     return _upper_tail(float(((both - expected) ** 2 / expected).sum()), both.shape[1] - 1)
 
 

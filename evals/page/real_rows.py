@@ -60,19 +60,11 @@ def real_rows(files: Files) -> list[Row]:
                 best = _best(cell, system)
                 ratios += [(task, system, kind, (pass_name, number), of / value) for kind, value in best.items()]
                 same = ", answers differ" if first.get("identical") is False else ""
-                shown = ": " * bool(best) + ", ".join(
-                    f"{of / value:.2f} x {_REAL_NAMES[kind]}" for kind, value in best.items()
-                )
-                rows.append(
-                    Row(
-                        name,
-                        f"{task}, {first['model']}, {pass_name}, {clients(number)}, {first['requests']} calls",
-                        _REAL_OURS[system],
-                        f"{told_speed(cell[system])} tokens/s{shown}{same}",
-                        ", ".join(told),
-                        _as_plain(cell, first),
-                    )
-                )
+                times = [f"{of / value:.2f} x {_REAL_NAMES[kind]}" for kind, value in best.items()]
+                shown = ": " * bool(best) + ", ".join(times)
+                where = f"{task}, {first['model']}, {pass_name}, {clients(number)}, {first['requests']} calls"
+                figure = f"{told_speed(cell[system])} tokens/s{shown}{same}"
+                rows.append(Row(name, where, _REAL_OURS[system], figure, ", ".join(told), _as_plain(cell, first)))
     for task, name in last.items():
         for bar in _REAL_GOALS.get(task, ()):
             some = [

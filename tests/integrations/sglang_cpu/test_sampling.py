@@ -10,7 +10,9 @@ from every import every
 
 torch = pytest.importorskip("torch", reason="pip install torch")
 
-from agentspec.evals.chi_square import goodness_of_fit
+from scipy.stats import chisquare
+
+from agentspec.evals.chi_square import LEAST_EXPECTED
 from agentspec.integrations.sglang_cpu import sampling
 
 VOCAB = 6
@@ -121,6 +123,20 @@ def p_values(drawing):
         counts = torch.bincount(cell, minlength=len(joint)).numpy()
         values.append(goodness_of_fit(counts, (joint / joint.sum()).numpy()))
     return values
+
+
+def goodness_of_fit(counts: np.ndarray, shares: np.ndarray) -> float:
+    """The p-value of `counts` [n] under a distribution [n]; 0 if something impossible was counted. Rare cells count as
+    one."""
+    if counts[shares <= 0].any():
+        return 0.0
+    expected = shares * counts.sum()
+    order = np.argsort(-expected)
+    rare = max(int((expected >= LEAST_EXPECTED).sum()), 2)
+    if expected[order[rare:]].sum() < LEAST_EXPECTED:
+        rare -= 1
+    starts = np.arange(rare + 1)
+    return float(chisquare(*(np.add.reduceat(of[order].astype(float), starts) for of in (counts, expected))).pvalue)
 
 
 @every("name", DRAWINGS)
