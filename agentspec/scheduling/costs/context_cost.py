@@ -7,6 +7,7 @@ same number of tokens: what they took longer, by what their context was longer.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 
 KNOTS = [float(number) for number in sorted({round(2.0 ** (half / 2.0)) for half in range(30)})]
@@ -16,7 +17,7 @@ _LEAST_SHARE = 0.1
 _MEMORY = 64.0
 """Number of steps over which a knot averages."""
 _FIRST_SHARE = 0.1
-"""The context's share in the seconds of a first step, as long as nothing else is known."""
+"""The context's share in the seconds of a step, at most, as long as nothing else is known."""
 _FARTHEST = 0.05
 """A step counts as if it were at most this share of its seconds away from what was expected: a step that waited for
 something else tells nothing."""
@@ -37,8 +38,9 @@ class ContextCost:
     """Learns from steps one by one."""
 
     def __init__(self, start: float | None = None) -> None:
-        """`start`: seconds per token of context; None: a share of the first step."""
-        self._value = start
+        """`start`: seconds per token of context; None: at most a share of each of the first steps."""
+        self._guesses = start is None
+        self._value = math.inf if start is None else start
         self._seconds = [0.0] * len(KNOTS)
         self._contexts = [0.0] * len(KNOTS)
         self._weights = [0.0] * len(KNOTS)
@@ -49,13 +51,15 @@ class ContextCost:
     @property
     def value(self) -> float:
         """Seconds per token of context, >= 0."""
-        return self._value or 0.0
+        return 0.0 if self._value == math.inf else self._value
 
     def observe(self, batched: float, context: float, seconds: float) -> None:
         """Learns from a step of `batched` tokens with `context` tokens in the KV cache that took `seconds`."""
         self._longest = max(self._longest, context)
-        if self._value is None:
-            self._value = _FIRST_SHARE * seconds / max(context, 1.0)
+        doubt = _DOUBT * _DOUBT * self._longest * self._longest
+        if self._guesses and self._told <= doubt:
+            # A share of a first step with a short context would be more than all of a step with a long one.
+            self._value = min(self._value, _FIRST_SHARE * seconds / max(context, 1.0))
         at = places(batched)
         share = sum(weight for _, weight in at)
         # The means of both are of the same steps, so what the tokens take is in neither difference.
@@ -64,9 +68,8 @@ class ContextCost:
         if min(self._weights[knot] for knot, _ in at) >= 1.0:
             error = later - self._value * longer
             error = min(max(error, -_FARTHEST * seconds), _FARTHEST * seconds)
-            longest = self._longest * self._longest
-            self._told = min(self._told + longer * longer, _TOLD * longest)
-            self._value = max(self._value + error * longer / (self._told + _DOUBT * _DOUBT * longest), 0.0)
+            self._told = min(self._told + longer * longer, _TOLD * self._longest * self._longest)
+            self._value = max(self._value + error * longer / (self._told + doubt), 0.0)
         for knot, weight in at:
             old = self._weights[knot]
             if old >= 1.0:

@@ -26,6 +26,8 @@ _UNTRIED = 0.25
 """What a further token costs at most, in tokens of the only point that is known."""
 _TRUSTED = 4
 """A point is believed in part only until it has learned from this number of steps; see _believed()."""
+_LEFT = 0.2
+"""The least share of a point's seconds that is left at shorter contexts, whatever alpha says."""
 _FARTHEST = 0.3
 """A step moves the curve as if it were at most this share away from it: a step that waited for something else tells
 nothing."""
@@ -58,7 +60,7 @@ class StepCurve:
             found: NDArray[np.float64] = linear.gamma * batched + (linear.alpha * context + linear.delta)
             return found
         tokens, seconds, contexts = self._known
-        seconds = seconds + linear.alpha * (context - contexts)
+        seconds = np.maximum(seconds + linear.alpha * (context - contexts), _LEFT * seconds)
         # More tokens never take less time. So a point that a slow step has lifted sinks to those after it.
         seconds = np.minimum.accumulate(seconds[::-1])[::-1]
         # Beyond the last point each token costs as between the last two, or what the linear cost says if that is more. A

@@ -171,3 +171,14 @@ def test_widths_that_were_seen_at_long_contexts_only_are_predicted_at_short_ones
     for width in (1, 2, 4, 6, 8):
         (predicted,) = costs.at_widths(15e3, np.array([64.0 * width])).tolist()
         assert predicted == pytest.approx(time(64.0 * width, 15e3), rel=0.15)
+
+
+@every("seed", range(10))
+def test_what_short_contexts_seem_to_cost_is_not_believed_of_long_ones(seed: int) -> None:
+    draw, costs = random.Random(seed), OnlineCosts()
+    for longest in (60, 4000):
+        for _ in range(60):
+            tokens, context = float(draw.choice((8, 16, 64))), draw.uniform(0.3, 1.0) * longest
+            costs.observe(context, tokens, 4.2e-3 * (1 + abs(draw.gauss(0, 0.05))))
+            one, many = costs.at_widths(context, np.array([1.0, 64.0])).tolist()
+            assert many < 2.5 * one and 2e-3 < many < 9e-3
