@@ -40,7 +40,8 @@ class ContextCost:
     def __init__(self, start: float | None = None) -> None:
         """`start`: seconds per token of context; None: at most a share of each of the first steps."""
         self._guesses = start is None
-        self._value = math.inf if start is None else start
+        self.value = math.inf if start is None else start
+        """Seconds per token of context, >= 0; infinite if nothing is known."""
         self._seconds = [0.0] * len(KNOTS)
         self._contexts = [0.0] * len(KNOTS)
         self._weights = [0.0] * len(KNOTS)
@@ -48,33 +49,28 @@ class ContextCost:
         """The sum of squared differences between contexts that were compared."""
         self._longest = 0.0
 
-    @property
-    def value(self) -> float:
-        """Seconds per token of context, >= 0."""
-        return 0.0 if self._value == math.inf else self._value
-
     def observe(self, batched: float, context: float, seconds: float) -> None:
         """Learns from a step of `batched` tokens with `context` tokens in the KV cache that took `seconds`."""
         self._longest = max(self._longest, context)
         doubt = _DOUBT * _DOUBT * self._longest * self._longest
         if self._guesses and self._told <= doubt:
             # A share of a first step with a short context would be more than all of a step with a long one.
-            self._value = min(self._value, _FIRST_SHARE * seconds / max(context, 1.0))
+            self.value = min(self.value, _FIRST_SHARE * seconds / max(context, 1.0))
         at = places(batched)
         share = sum(weight for _, weight in at)
         # The means of both are of the same steps, so what the tokens take is in neither difference.
         later = seconds - sum(weight * self._seconds[knot] for knot, weight in at) / share
         longer = context - sum(weight * self._contexts[knot] for knot, weight in at) / share
         if min(self._weights[knot] for knot, _ in at) >= 1.0:
-            error = later - self._value * longer
+            error = later - self.value * longer
             error = min(max(error, -_FARTHEST * seconds), _FARTHEST * seconds)
             self._told = min(self._told + longer * longer, _TOLD * self._longest * self._longest)
-            self._value = max(self._value + error * longer / (self._told + doubt), 0.0)
+            self.value = max(self.value + error * longer / (self._told + doubt), 0.0)
         for knot, weight in at:
             old = self._weights[knot]
             if old >= 1.0:
                 rate = weight / (old + weight)
-                self._seconds[knot] += rate * min(later, self._value * longer + _FARTHEST * seconds)
+                self._seconds[knot] += rate * min(later, self.value * longer + _FARTHEST * seconds)
                 self._contexts[knot] += rate * longer
             else:
                 self._seconds[knot], self._contexts[knot] = seconds, context
