@@ -18,6 +18,8 @@ _MEMORY = 64.0
 """Number of steps over which a knot averages."""
 _FIRST_SHARE = 0.1
 """The context's share in the seconds of a step, at most, as long as nothing else is known."""
+_MOST_SHARE = 0.9
+"""The context's share in the seconds of any step, at most. Disturbances make steps longer, so a short one tells the truth."""
 _FARTHEST = 0.05
 """A step counts as if it were at most this share of its seconds away from what was expected: a step that waited for
 something else tells nothing."""
@@ -75,3 +77,4 @@ class ContextCost:
             else:
                 self._seconds[knot], self._contexts[knot] = seconds, context
             self._weights[knot] = min(old + weight, _MEMORY)
+        self.value = min(self.value, _MOST_SHARE * seconds / max(context, 1.0))

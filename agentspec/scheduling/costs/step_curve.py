@@ -83,7 +83,9 @@ class StepCurve:
         shown = self.at(np.array([KNOTS[knot] for knot, _ in points], np.float64), context, linear).tolist()
         ages = [self._weight(knot) for knot, _ in points]
         before = [
-            self._seconds[knot] + linear.alpha * (context - self._contexts[knot]) if age >= _LEAST_WEIGHT else start
+            max(self._seconds[knot] + linear.alpha * (context - self._contexts[knot]), _LEFT * self._seconds[knot])
+            if age >= _LEAST_WEIGHT
+            else start
             for (knot, _), age, start in zip(points, ages, shown, strict=True)
         ]
         at_step = sum(weight * one for (_, weight), one in zip(points, before, strict=True))
@@ -98,7 +100,7 @@ class StepCurve:
             is_new = not was_known or (error < 0.0 and self._shown[knot] < _TRUSTED)
             rate = 1.0 if is_new else weight / (old + weight)
             # The point moves to this step's context, so a change of alpha does not make old steps wrong.
-            self._seconds[knot] = start + rate * error
+            self._seconds[knot] = start * (1.0 + rate * error / at_step)
             self._contexts[knot] = context
             self._weights[knot] = min(old + weight, _MEMORY)
             self._shown[knot] = 1 + (self._shown[knot] if was_known else 0)

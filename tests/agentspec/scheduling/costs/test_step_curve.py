@@ -182,3 +182,26 @@ def test_what_short_contexts_seem_to_cost_is_not_believed_of_long_ones(seed: int
             costs.observe(context, tokens, 4.2e-3 * (1 + abs(draw.gauss(0, 0.05))))
             one, many = costs.at_widths(context, np.array([1.0, 64.0])).tolist()
             assert many < 2.5 * one and 2e-3 < many < 9e-3
+
+
+@every("seed", range(10))
+def test_a_machine_that_was_busy_for_a_while_leaves_no_prediction_far_too_short(seed: int) -> None:
+    """Other work makes steps two to four times as long for a time, while batches of one to eight requests come and go."""
+    draw = random.Random(seed)
+    costs = OnlineCosts()
+    busy, contexts, ratios = 1.0, [500.0], []
+    for step in range(1200):
+        if step % 60 == 0:
+            busy = draw.choice((1.0, 1.0, 2.0, 4.0))
+        if step % 50 == 0:
+            contexts = [draw.uniform(200, 1000) for _ in range(draw.choice((1, 2, 4, 8, 8, 8)))]
+        context, rows = sum(contexts), len(contexts)
+        tokens = rows * np.array([1.0, 2.0, 6.0, 12.0, 16.0])
+        seconds = 0.17 + 3e-5 * context + 2e-3 * tokens
+        if step > 200 and busy == 1.0:
+            ratios += (costs.at_widths(context, tokens) / seconds).tolist()
+        taken = draw.choice((0, 0, 0, 1, 2, 3, 4))
+        costs.observe(context, float(tokens[taken]), float(seconds[taken]) * busy * (1 + abs(draw.gauss(0, 0.1))))
+        contexts = [one + draw.uniform(1, 4) for one in contexts]
+    assert min(ratios) > 0.25
+    assert 0.9 < float(np.median(ratios)) < 2.0
