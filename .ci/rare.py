@@ -37,8 +37,7 @@ INPUTS = {
     "other_release": ("integrations/sglang", "integrations/sglang_cpu", "evals/gpu", "tests/helpers/releases.py"),
     "packaging": (
         "agentspec/__init__.py", "agentspec/__main__.py", "agentspec/installation.py", "agentspec/cli/__init__.py",
-        "agentspec/native/CMakeLists.txt", "integrations/sglang_cpu/drafter/native/CMakeLists.txt",
-        "integrations/sglang/plugin.py",
+        "agentspec/native/CMakeLists.txt", "integrations/sglang/plugin.py",
     ),
     "prometheus": ("integrations/prometheus", "integrations/grafana", "integrations/sglang/metrics.py"),
     "router": ("evals/fleet", "store/redis", "store/replication", "integrations/sglang/store_setup.py"),

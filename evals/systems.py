@@ -126,16 +126,12 @@ RIVAL_CONTROLLERS = {
 
 
 def _model_alone(drafter: tuple[str, ...], label: str, steps: int, **variables: str) -> System:
-    """Chains of a draft model in every step, and no suffix drafts. All of them are verified.
-
-    The plugin's own drafting loop makes them, because the native one of the CPU kernels ends no drafts row by row.
-    """
+    """Chains of a draft model in every step, and no suffix drafts. All of them are verified."""
     words = ("--speculative-num-steps", str(steps), "--speculative-eagle-topk", "1", "--agentspec-tau", "inf")
     arguments = (*drafter, *words, "--agentspec-min-token-prob", "0", "--agentspec-baseline", "fixed")
-    return System(label, "AGENTSPEC", arguments, {**_NO_SHORTCUT, **variables})
+    return System(label, "AGENTSPEC", arguments, variables)
 
 
-_NO_SHORTCUT = {"SGLANG_CPU_DRAFTER": "off"}
 _LONGEST_CHAIN = 10
 # A draft model's drafts of fixed lengths, and drafts that end by SpecDec++ and by the cost model.
 STOPPING = {

@@ -147,9 +147,8 @@ class Servers:
             *("--grammar-backend", "none", "--skip-server-warmup"),
             *("--chunked-prefill-size", "8192", "--random-seed", "1", *system.arguments),
         ]
-        # agentspec's own CPU drafter would run outside SGLang's forwards, and both kinds of servers must have the same
-        # schedule.
-        variables = {"OMP_NUM_THREADS": "1", "SGLANG_CPU_DRAFTER": "off", "SGLANG_CPU_OVERLAP": "on"}
+        # Both kinds of servers must have the same schedule.
+        variables = {"OMP_NUM_THREADS": "1", "SGLANG_CPU_OVERLAP": "on"}
         variables |= {**REPLAYED, **system.variables}
         if system.has_drafter:
             head = head_variables(self._folder / "head-site", acceptance_for(ACCEPT_LENGTH, STEPS))

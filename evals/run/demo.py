@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = Options(parser)
     options.folder("--model", "model to serve (default: the shipped tiny-sql)", MODEL_FOLDER)
     system = (
-        "system to compare with plain SGLang (default: ngram, suffix and, with the shipped model, hybrid: agentspec with "
-        "an EAGLE-3 head)"
+        "system to compare with plain SGLang (default: ngram and suffix; a draft model, as in hybrid, does not pay on a "
+        "CPU)"
     )
     options.choices("--system", [name for name in EVALUATED if name != "none"], system)
     options.number("--questions", 24, "questions in each pass")
@@ -41,9 +41,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         raise ConfigError(
             f"--questions and --concurrency must be at least 1, got {args.questions} and {args.concurrency}"
         )
-    # The shipped EAGLE-3 head fits the shipped model only.
-    is_shipped = args.model == MODEL_FOLDER
-    shown = [name for name in DEFAULT_SYSTEMS if is_shipped or not EVALUATED[name].has_drafter]
+    shown = [name for name in DEFAULT_SYSTEMS if not EVALUATED[name].has_drafter]
     calls = str(CALLS_A_QUESTION * args.questions)
     words = ["text_to_sql", "--model", str(args.model), "--passes", ",".join(PASSES), "--repeat", "1"]
     words += ["--concurrency", str(args.concurrency), "--requests", calls, "--learn", calls, "--seed", str(args.seed)]

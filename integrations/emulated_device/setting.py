@@ -42,8 +42,6 @@ def environment(name_or_path: str, variables: Mapping[str, str]) -> dict[str, st
         # Requests carry their forced answers, unless the caller's environment says otherwise.
         REPLAY_VARIABLE: os.environ.get(REPLAY_VARIABLE, REQUESTS),
         "SGLANG_CPU_OVERLAP": "on",
-        # Draft models run in SGLang's own loop, as on a GPU.
-        "SGLANG_CPU_DRAFTER": "off",
     }
 
 

@@ -2,8 +2,8 @@
 
     sgl_kernel                        found in the folder `sgl_kernel/` beside this file
     torchvision                       gets the schemas of the ops its Python code expects, where its binary does not load
-    some modules of SGLang            patched as soon as they are imported (see `backend`, `drafter`, `grammars`, `overlap`,
-                                      `ragged`, `threads`, `verification`)
+    some modules of SGLang            patched as soon as they are imported (see `backend`, `grammars`, `overlap`, `ragged`,
+                                      `threads`, `verification`)
 
 Standard library only: `site/sitecustomize.py` loads this file at the start of every child process, by path, before
 anything else is known to be importable.
@@ -114,5 +114,4 @@ _PATCHES: dict[str, tuple[tuple[str, str], ...]] = {
     "sglang.srt.model_executor.model_runner": (("threads", "patch_threads"), ("ragged", "patch_ragged")),
     "sglang.srt.speculative.draft_utils": (("backend", "patch_draft_backends"),),
     "sglang.srt.speculative.eagle_utils": (("verification", "patch_verification"),),
-    "sglang.srt.speculative.eagle_worker_v2": (("drafter.plug_in", "patch_draft_workers"),),
 }

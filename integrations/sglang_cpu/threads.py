@@ -21,18 +21,6 @@ _LEAST_WORK = 1 << 24
 _most = torch.get_num_threads()
 
 
-def most_threads() -> int:
-    """Maximum number of threads for this process; initially torch's number when this module was imported."""
-    return _most
-
-
-def limit_threads(most: int) -> None:
-    """Limits the number of threads from now on. A native model that was made with more threads keeps them."""
-    global _most
-    _most = most
-    torch.set_num_threads(most)
-
-
 def num_threads(num_tokens: int, num_weights: int, most: int) -> int:
     """The number of threads, from 1 to `most`, that pays off for `num_tokens` tokens through `num_weights` weights."""
     return max(min(num_tokens * num_weights // _LEAST_WORK, most), 1)

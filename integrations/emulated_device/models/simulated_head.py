@@ -126,9 +126,6 @@ def comes_true(keys: Any, positions: Any, acceptance: Any) -> Any:
 
 def register() -> None:
     """Called by SGLang in each of its processes."""
-    # On a CPU, agentspec drafts without SGLang's loop and stops when the head's own probabilities are low. Here it must
-    # use SGLang's loop, as on a GPU.
-    os.environ["SGLANG_CPU_DRAFTER"] = "off"
     from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 
     from agentspec.integrations.sglang.drafting.stop_rule import DraftStop

@@ -78,7 +78,7 @@ def hybrid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     one token."""
     folder = tmp_path_factory.mktemp("hybrid_graphs")
     arguments = ("--speculative-draft-model-path", str(request.param), "--agentspec-tau", "1")
-    with serving(folder, *arguments, SGLANG_CPU_DRAFTER="off", **UNITED) as server:
+    with serving(folder, *arguments, **UNITED) as server:
         yield server
 
 
@@ -86,7 +86,7 @@ def hybrid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with a draft model and a low limit of tokens per captured step."""
     arguments = ("--speculative-draft-model-path", str(EAGLE3_FOLDER), "--agentspec-tau", "1")
-    variables = {**UNITED, "SGLANG_CPU_DRAFTER": "off", recorded_graphs.TOKENS_VARIABLE: "100"}
+    variables = {**UNITED, recorded_graphs.TOKENS_VARIABLE: "100"}
     with serving(tmp_path_factory.mktemp("bounded_graphs"), *arguments, **variables) as server:
         yield server
 

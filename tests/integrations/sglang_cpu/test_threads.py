@@ -30,11 +30,12 @@ def test_threads_follow_the_work(num_tokens, num_weights, most, wanted):
 
 
 @pytest.fixture
-def three_threads():
-    before = threads.most_threads()
-    threads.limit_threads(3)
+def three_threads(monkeypatch):
+    before = torch.get_num_threads()
+    monkeypatch.setattr(threads, "_most", 3)
+    torch.set_num_threads(3)
     yield
-    threads.limit_threads(before)
+    torch.set_num_threads(before)
 
 
 def test_sglangs_forwards_run_on_them_and_what_is_between_on_one(monkeypatch, three_threads):
