@@ -104,7 +104,7 @@ def check_request(
     rid = getattr(obj, "rid", None)
     if isinstance(rid, str) and not _is_name(rid):
         # The engine takes "" for a row without a request, and other text for a fault of the whole batch.
-        raise ValueError(f"rid must be text of at least one character that UTF-8 can encode, got {ascii(rid[:16])}")
+        raise ValueError(f"rid must be text of at least one character that UTF-8 can encode, got {rid[:16]!a}")
     sampling = getattr(obj, "sampling_params", None)
     if isinstance(sampling, dict):
         request_options(sampling.get("custom_params"))

@@ -8,11 +8,12 @@ its own. So a draft with a token of another tenant shows that the two share some
 from __future__ import annotations
 
 import pickle
+import urllib.error
 import warnings
-from array import array
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,9 +22,11 @@ import pytest
 from engine_texts import followed
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from server_requests import ARGUMENTS, MODEL, chat_prompts
 
 from agentspec import DraftBuffers, Engine, EngineConfig
 from agentspec.integrations import sglang_cpu
+from agentspec.integrations.servers.server import Server
 from agentspec.integrations.sglang.drafting.requests import RequestBook
 from agentspec.integrations.sglang.refusals import check_request
 from agentspec.integrations.sglang.tenants import Tenants
@@ -31,36 +34,50 @@ from agentspec.store.namespaces import namespace_id
 
 pytestmark = pytest.mark.sglang
 
-QUESTIONS, ANSWER = 4, 5
+QUESTIONS, ANSWER = 2, 5
 VOCABULARY = 1000
 FIELDS = ["auto", "extra_key", "cache_salt", "custom_params.team"]
-TRICKY = ["", "a", "c", "ac", "me", "acme", "\0", '\0["ac", "me"]', "acme\0", "private:r", "r", "\ud83d", "\U0001f600"]
+CLOSE = ["", "ac", "me", "acme"]
+TRICKY = ["\0", '\0["ac", "me"]', "acme\0", "private:r", "r", "\ud83d", "\U0001f600"]
 TRICKY += [namespace_id("acme", None), "acme" * 2000]
-names = st.sampled_from(TRICKY) | st.text(max_size=2)
-values: st.SearchStrategy[Any] = (
-    names | st.none() | st.booleans() | st.integers(0, 9) | st.floats(0, 9) | st.lists(names, max_size=2)
-)
+close = st.sampled_from(CLOSE)
+names = close | st.sampled_from(TRICKY) | st.text(max_size=2)
+others = st.none() | st.booleans() | st.integers(0, 9) | st.floats(0, 9) | st.lists(names, max_size=2)
+values: st.SearchStrategy[Any] = close | names | others
 options = st.fixed_dictionaries(
     {}, optional={"group": names, "no_store": st.booleans(), "no_draft": st.booleans(), "other": values}
 )
 custom = st.fixed_dictionaries(
-    {}, optional={"team": values, "user": values, "extra_key": values, "lora_id": values, "agentspec": options}
+    {"team": values}, optional={"user": values, "extra_key": values, "lora_id": values, "agentspec": options}
 )
-texts = names | st.lists(names, min_size=1, max_size=2)
+texts = close | names | st.lists(names, min_size=1, max_size=2)
 bodies = st.fixed_dictionaries(
-    {"input_ids": st.lists(st.lists(st.integers(0, QUESTIONS - 1), min_size=2, max_size=3), min_size=1, max_size=2)},
+    {
+        "input_ids": st.lists(st.lists(st.integers(0, QUESTIONS - 1), min_size=1, max_size=2), min_size=1, max_size=2),
+        "custom_params": custom,
+    },
     optional={
         "extra_key": texts,
         "cache_salt": texts,
         "rid": texts,
-        "lora_id": names,
+        "lora_id": close | names,
         "routing_key": names,
         "session_params": st.fixed_dictionaries({"id": st.sampled_from("st")}, optional={"rid": names}),
-        "custom_params": custom,
         # Fields of which SGLang knows nothing.
         "user": names,
         "namespace": names,
     },
+)
+# Names that are made of each other, in every combination, for one prompt.
+combined = st.fixed_dictionaries(
+    {
+        "input_ids": st.lists(st.lists(st.integers(0, QUESTIONS - 1), min_size=1, max_size=1), min_size=1, max_size=1),
+        "custom_params": st.fixed_dictionaries({"team": close}),
+        "extra_key": close,
+        "cache_salt": close,
+        "lora_id": close,
+    },
+    optional={"rid": st.sampled_from(["", "r", "private:r", "\ud83d"])},
 )
 
 
@@ -151,13 +168,13 @@ def owner(field: str, body: dict[str, Any], number: int) -> object:
     if field != "custom_params.team":
         value = sent(field)
     else:
-        team = body.get("custom_params", {}).get("team")
+        team = body["custom_params"]["team"]
         value = "" if isinstance(team, bool) or not isinstance(team, str | int) else str(team)
     return (value, adapter) if value or field == "extra_key" else object()
 
 
-class Server:
-    """The engine's side of a server, with the tokens that each owner may know."""
+class Engines:
+    """The part of a server that drafts, with the tokens that each owner may know."""
 
     def __init__(self, field: str) -> None:
         self.field = field
@@ -235,10 +252,10 @@ def test_no_request_whatever_it_says_gets_tokens_of_another_tenant(field: str) -
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(drawn=st.lists(st.tuples(bodies, st.booleans()), min_size=2, max_size=6))
+    @given(drawn=st.lists(st.tuples(combined | bodies, st.booleans()), min_size=4, max_size=8))
     def serve(drawn: list[tuple[dict[str, Any], bool]]) -> None:
         nonlocal num_drafted
-        server = Server(field)
+        server = Engines(field)
         # Everyone asks twice, so that the second answer can be drafted.
         for _ in range(2):
             for body, stays_open in drawn:
@@ -252,6 +269,49 @@ def test_no_request_whatever_it_says_gets_tokens_of_another_tenant(field: str) -
     assert num_drafted > 100, "tenants draft from their own answers"
 
 
-def test_requests_reach_the_scheduler_as_sglang_sends_them() -> None:
-    (request,) = scheduled({"input_ids": [[1, 2]], "lora_id": "me", "extra_key": "ac"}, {})
-    assert request.extra_key == "acme" and request.origin_input_ids == array("q", [1, 2])
+@pytest.mark.parametrize("field", ["auto", "extra_key"])
+def test_an_adapter_that_a_client_names_leads_to_no_other_tenant(field: str) -> None:
+    """SGLang appends the adapter's id to extra_key, and takes the id from the client where it serves no adapters."""
+    server, body = Engines(field), {"input_ids": [[0, 1]], "custom_params": {}}
+    tenant, client, nobody = {"extra_key": "acme"}, {"extra_key": "ac", "lora_id": "me"}, {"lora_id": "acme"}
+    assert {scheduled({**body, **fields}, {})[0].extra_key for fields in (tenant, client, nobody)} == {"acme"}
+    for fields in (tenant, client, nobody, tenant):
+        server.ask({**body, **fields}, stays_open=False)
+    assert len(server.answers) == 3 and server.num_drafted == ANSWER
+
+
+@pytest.mark.server
+def test_no_field_of_a_request_brings_drafts_of_another_tenant_s_outputs(tmp_path: Path) -> None:
+    with Server(MODEL, "AGENTSPEC", log=tmp_path / "server.log", arguments=ARGUMENTS) as server:
+
+        def drafted(**fields: Any) -> int:
+            """Number of tokens in drafts from finished outputs, for a request with these fields."""
+            before = _from_outputs(server)
+            options = {"temperature": 0, "max_new_tokens": 32, "custom_params": fields.pop("custom_params", None)}
+            server.post("/generate", {"text": text, "sampling_params": options, **fields})
+            return _from_outputs(server) - before
+
+        (text,) = chat_prompts(1, seed=411)
+        drafted(extra_key="acme")
+        for fields in (
+            {},
+            {"lora_id": "acme"},
+            {"extra_key": "ac", "lora_id": "me"},
+            {"cache_salt": "acme"},
+            {"extra_key": namespace_id("acme", None)},
+            {"rid": "acme", "custom_params": {"extra_key": "acme", "agentspec": {"group": "acme"}}},
+        ):
+            assert drafted(**fields) == 0, fields
+        for rid in ("", "\ud83d"):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                drafted(rid=rid)
+            assert 400 <= refused.value.code < 500
+        assert drafted(extra_key="acme") > 0
+        state = server.agentspec_state()
+        assert state is not None and state["counters"]["draft_errors"] == 0
+
+
+def _from_outputs(server: Server) -> int:
+    state = server.agentspec_state()
+    assert state is not None, "agentspec is not active in the server"
+    return int(state["counters"]["by_source"].get("drafted_tokens", {}).get("global", 0))
