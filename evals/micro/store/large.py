@@ -2,7 +2,7 @@
 
 Dataset: made-up outputs. Each namespace has phrases of its own, and an output is a row of them, so that a later output
 repeats earlier ones.
-Metric: seconds to load, resident memory beside the budget, and seconds of a draft, for a new process.
+Metric: seconds to load, resident memory beside the budget, and the time of a draft, for a new process.
 Pattern: a real store, filled through the codec; the process that loads it is one of its own.
 """
 
@@ -125,16 +125,17 @@ def _drafts(engine: Engine, num_namespaces: int) -> dict[str, Any]:
         if probe >= _ROWS:
             engine.close(f"probe-{probe}", keep=False)
     batch = [f"probe-{probe}" for probe in range(_ROWS)]
-    together = []
+    together: list[float] = []
     for _ in range(_STEPS):
-        begun = time.perf_counter()
+        # A batch takes long enough to be interrupted on a busy machine, so its CPU time is what counts.
+        begun = time.process_time()
         engine.draft(batch)
-        together.append(time.perf_counter() - begun)
+        together.append(time.process_time() - begun)
     return {
         "drafts_right": f"{right} of {_PROBES}",
         "first_draft_p50_us": round(float(np.median(single)) * 1e6, 1),
         "first_draft_p99_us": round(float(np.percentile(single, 99)) * 1e6, 1),
-        f"draft_of_{_ROWS}_rows_p50_us": round(float(np.median(together)) * 1e6, 1),
+        f"draft_of_{_ROWS}_rows_cpu_p50_us": round(float(np.median(together)) * 1e6, 1),
     }
 
 
