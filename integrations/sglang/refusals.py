@@ -11,7 +11,7 @@ import numpy as np
 from agentspec.errors import UnsupportedError
 from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.sglang_types import ServerArgs
-from agentspec.integrations.sglang.tenants import request_options
+from agentspec.integrations.sglang.tenants import is_unicode, request_options
 
 # Argument -> (whether a value is refused, the remedy). A field that a release does not have is None and passes.
 _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -101,6 +101,10 @@ def check_request(
             "custom_logit_processor is not supported with --speculative-algorithm AGENTSPEC: SGLang does not apply it when "
             "it verifies drafts; send the request to a server without speculative decoding"
         )
+    rid = getattr(obj, "rid", None)
+    if isinstance(rid, str) and not _is_name(rid):
+        # The engine takes "" for a row without a request, and other text for a fault of the whole batch.
+        raise ValueError(f"rid must be text of at least one character that UTF-8 can encode, got {rid[:16]!a}")
     sampling = getattr(obj, "sampling_params", None)
     if isinstance(sampling, dict):
         request_options(sampling.get("custom_params"))
@@ -116,6 +120,10 @@ def check_request(
             f"beam_width must be 1 with --speculative-algorithm AGENTSPEC, got {beam_width}: beam search keeps several "
             "texts a request; send it to a server without speculative decoding"
         )
+
+
+def _is_name(rid: str) -> bool:
+    return rid != "" and is_unicode(rid)
 
 
 def _is_seeded(sampling: Mapping[str, Any]) -> bool:

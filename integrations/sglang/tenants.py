@@ -30,7 +30,9 @@ _MAX_GROUP_CHARACTERS = 256
 # that the answer is expected to repeat.
 REPLAY_KEY = "replay"
 PREDICTION_KEY = "prediction"
+# A client may send names of any length, so those that are remembered have a bound.
 _MAX_CACHED = 4096
+_MAX_CACHED_CHARACTERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,13 @@ def taken_out(custom_params: dict[str, Any], name: str) -> object:
     return options[name]
 
 
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 can encode it. JSON can carry half of a surrogate pair, which cannot be encoded."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def _is_group(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= _MAX_GROUP_CHARACTERS
+    return isinstance(value, str) and len(value) <= _MAX_GROUP_CHARACTERS and is_unicode(value)
 
 
 class Tenants:
@@ -132,13 +139,13 @@ class Tenants:
     def _tenant(self, request: Req, custom_params: object) -> str | None:
         extra_key = getattr(request, "extra_key", None) or ""
         salt = getattr(request, "cache_salt", None) or ""
-        if self._field == "auto":
-            return _joined(extra_key, salt)
-        if self._field == "extra_key":
-            # SGLang includes the adapter in this field.
-            return _joined(extra_key)
-        # Texts of different adapters are texts of different models.
+        # Texts of different adapters are texts of different models. SGLang appends the adapter to extra_key, and a client
+        # may send any adapter's id, so without it here "ac" with the adapter "me" would be the tenant "acme".
         adapter = getattr(request, "lora_id", None) or ""
+        if self._field == "auto":
+            return _joined(extra_key, salt, adapter) if adapter else _joined(extra_key, salt)
+        if self._field == "extra_key":
+            return _joined(extra_key, adapter)
         if self._field == "none":
             return _joined("", adapter)
         if self._field == "cache_salt":
@@ -149,6 +156,8 @@ class Tenants:
         return _joined(str(value), adapter)
 
     def _namespace(self, tenant: str) -> str:
+        if len(tenant) > _MAX_CACHED_CHARACTERS:
+            return namespace_id(tenant, self._key)
         found = self._cached.get(tenant)
         if found is None:
             if len(self._cached) >= _MAX_CACHED:
@@ -157,8 +166,8 @@ class Tenants:
         return found
 
 
-def _joined(value: str, other: str = "") -> str:
-    """One name for a pair of values. A `value` without `other` is its own name, and no two pairs have the same name."""
-    if not other and not value.startswith("\0"):
+def _joined(value: str, *others: str) -> str:
+    """One name for several values. A `value` without others is its own name, and no two lists have the same name."""
+    if not any(others) and not value.startswith("\0"):
         return value
-    return "\0" + json.dumps([value, other])
+    return "\0" + json.dumps([value, *others])

@@ -99,6 +99,12 @@ def test_other_requests_are_refused(sampling: dict[str, Any], tokens: list[int],
         check_request(request(**sampling), tokens, vocab_size=10)
 
 
+@every("rid", ["", "\ud83d", "a\udc00"])
+def test_ids_that_name_no_request_are_refused(rid: str) -> None:
+    with pytest.raises(ValueError, match="rid must be text of at least one character"):
+        check_request(SimpleNamespace(rid=rid, sampling_params=None), [1], vocab_size=10)
+
+
 def test_totals_and_the_split_by_source() -> None:
     counters = Counters()
     counters.add("drafted_tokens", 5, "request")

@@ -69,6 +69,13 @@ def test_no_two_combinations_share_a_namespace() -> None:
     assert len(set(spaces)) == len(spaces)
 
 
+def test_long_names_are_told_apart_and_take_no_memory() -> None:
+    tenants, long = Tenants("auto", None), "x" * 100_000
+    for name in (long, long + "y"):
+        assert tenants.handling(request(extra_key=name)).namespace == namespace_id(name, None)
+    assert not tenants._cached
+
+
 def test_numbers_name_tenants_too() -> None:
     assert namespace("custom_params.team", custom_params={"team": 7}) == namespace_id("7", None)
 
@@ -89,7 +96,10 @@ def test_options_of_a_request() -> None:
     assert handling(no_store="yes") == Handling(here, keep=False, draft=False)
 
 
-@every("options", ["no_store", {"no_stoer": True}, {"no_draft": 1}, {"group": 3}, {"group": "g" * 257}, None])
+@every(
+    "options",
+    ["no_store", {"no_stoer": True}, {"no_draft": 1}, {"group": 3}, {"group": "g" * 257}, {"group": "\ud83d"}, None],
+)
 def test_bad_options_are_refused(options: Any) -> None:
     with pytest.raises(ValueError, match="no_store or no_draft as true or false"):
         request_options({"agentspec": options})
