@@ -35,11 +35,7 @@ def _facts() -> dict[str, Any]:
 
 def rich() -> dict[str, Any]:
     """A report on agents with roles, tenants and days, with all facts known."""
-    facts = copy.deepcopy(_facts())
-    words = "Outputs of t1 are accepted further than those of t0."
-    ends = {"low_set": "t0", "high_set": "t1", "low": 2.1, "high": 3.9}
-    facts["differences"] = [{"by": "tenant", "what": "accept_length", **ends, "text": words}]
-    return facts
+    return copy.deepcopy(_facts())
 
 
 def interval(mean: float, half: float) -> dict[str, float]:
@@ -56,7 +52,7 @@ def tiny() -> dict[str, Any]:
     ]
     facts["learning_curve"] = facts["learning_curve"][:1]
     facts["replay"] = [row | {"accept_length_warm": None} for row in facts["replay"][:5]]
-    facts |= {"entropy": None, "growth": None, "speedup": [], "differences": [], "could_not_tell": ["Speed-ups."]}
+    facts |= {"entropy": None, "speedup": [], "could_not_tell": ["Speed-ups."]}
     facts["verdict"] |= {"kind": "unknown", "flags": [], "command": "", "by_entropy": None}
     return facts
 
@@ -77,7 +73,6 @@ def control() -> dict[str, Any]:
         row["accept_length_warm"] = 1.0 + (row["accept_length_warm"] - 1) / 25
     for row in facts["speedup"]:
         row |= {"low": 0.93, "high": 1.04}
-    facts["differences"] = []
     facts["verdict"] |= {"kind": "none", "flags": [], "command": "", "by_entropy": None}
     facts["could_not_tell"] = []
     return facts

@@ -38,7 +38,7 @@ _MAX_MARKS = 3
 
 
 def page(facts: Mapping[str, Any]) -> str:
-    """The whole document, to be written as UTF-8. The facts are as schema.py describes them."""
+    """The whole document, to be written as UTF-8. `facts`: those of report_facts()."""
     script = environment().get_template("page.js").render()
     points = [(row["outputs"], {**row, "mean": row["accept_length"]}) for row in facts["learning_curve"]]
     return (
