@@ -81,9 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "that do not pay)",
         type=float,
     )
-    start = parser.add_mutually_exclusive_group()
-    switch(start, "--cold", "begin with nothing learnt (default)")
-    option(start, "--warm TRACE", "learn the outputs of these traces first", nargs="+")
+    option(
+        parser,
+        "--warm TRACE",
+        "learn the outputs of these traces first (default: begin with nothing learnt)",
+        nargs="+",
+    )
     option(
         parser, "--estimates FILE", "estimates of agentspec that `agentspec tune` wrote (default: its own)", type=Path
     )

@@ -43,14 +43,13 @@ def interval(mean: float, half: float) -> dict[str, float]:
 
 
 def tiny() -> dict[str, Any]:
-    """One session of three outputs: it has hardly a curve, and no facts about prompts, repeats and speed-ups."""
+    """One session of three outputs: it has no facts about prompts, repeats and speed-ups."""
     facts = rich()
     facts["inputs"] |= {"num_sessions": 1, "num_outputs": 3, "num_prompt_tokens": None, "bad_records": []}
     unsure = interval(1.31, 0.0)
     facts["sets"] = [
         facts["sets"][0] | {"entropy": None, "repeated": None, "accept_length": {"cold": unsure, "warm": None}}
     ]
-    facts["learning_curve"] = facts["learning_curve"][:1]
     facts["replay"] = [row | {"accept_length_warm": None} for row in facts["replay"][:5]]
     facts |= {"entropy": None, "speedup": [], "could_not_tell": ["Speed-ups."]}
     facts["verdict"] |= {"kind": "unknown", "flags": [], "command": "", "by_entropy": None}
@@ -67,8 +66,6 @@ def control() -> dict[str, Any]:
         "repeated": {"own_prompt": 0.06, "other_outputs": 0.08, "both": 0.003, "neither": 0.857},
         "accept_length": {"cold": interval(1.08, 0.02), "warm": interval(1.1, 0.02)},
     }
-    for row in facts["learning_curve"]:
-        row |= {"accept_length": 1.08, "low": 1.05, "high": 1.11}
     for row in facts["replay"]:
         row["accept_length_warm"] = 1.0 + (row["accept_length_warm"] - 1) / 25
     for row in facts["speedup"]:

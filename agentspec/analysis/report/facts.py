@@ -1,7 +1,7 @@
 """The report's facts: read the logs, sample, measure, decide.
 
 logs ─> outputs, of which some calls are replayed ─> drafts of a cold and of a warm server
-    ─┬─> accept lengths ─> sets, learning curve
+    ─┬─> accept lengths ─> sets
      ├─> width, tau ─────────────────┐
      └─> simulated servers ─> speed-up ─> verdict
 
@@ -23,7 +23,7 @@ from agentspec import __version__
 from agentspec.analysis.logs.log import read_log
 from agentspec.analysis.logs.sample import SampleLimits
 from agentspec.analysis.logs.source import LogReading
-from agentspec.analysis.measures import entropy, grid, learning
+from agentspec.analysis.measures import entropy, grid
 from agentspec.analysis.measures.replays import (
     Lengths,
     Sampled,
@@ -51,13 +51,13 @@ from agentspec.simulation import find_profile
 
 SCHEMA = 3
 WIDTH = 16
-"""Tokens per row, the root included, at which the sets and the learning curve are measured."""
+"""Tokens per row, the root included, at which the sets are measured."""
 _BASE_MB, _BYTES_A_KEPT_BYTE = 384, 16
 """Memory of the process without a log, and memory of the engine and the analysis for each byte of kept outputs."""
 _DRAFT_SHARE_TAU = 2.0
 _READING = 0.5
 """The share of the time that reading may take."""
-_NO_LENGTHS = Lengths(*(np.zeros(0, np.int64),) * 2, *(np.zeros(0, np.float64),) * 2)
+_NO_LENGTHS = Lengths(np.zeros(0, np.int64), *(np.zeros(0, np.float64),) * 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,6 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
     cold, warm = (recorded[state].lengths(WIDTH) if state in recorded else _NO_LENGTHS for state in ("cold", "warm"))
     sets, set_notes = set_rows(sample.counts, kept, whole, cold, warm)
     alone = serve_alone(sampled, engine_config(WIDTH, budget_bytes))
-    points = learning.curve_points(cold, warm, alone, sampled)
     notes += set_notes
 
     profiles = {name: find_profile(name) for name in config.profiles}
@@ -185,7 +184,6 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         "entropy": sample_entropy
         and {**sample_entropy, "method": entropy.METHOD, "reading": entropy.reading(sample_entropy["mean"])},
         "sets": sets,
-        "learning_curve": points,
         "replay": rows,
         "speedup": speedups,
         "memory": memory,
