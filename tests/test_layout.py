@@ -24,20 +24,17 @@ LAYERS: dict[str, set[str]] = {
     "agentspec": set(),
     "agentspec/__main__": {"agentspec/cli"},
     "agentspec/scheduling": {"agentspec"},
-    "agentspec/analysis/plots": {"agentspec", "agentspec/scheduling"},
     **{part: {"agentspec"} | READERS for part in sorted(READERS)},
     "agentspec/analysis/replay": {"agentspec", "agentspec/scheduling"} | READERS,
     "agentspec/analysis/corpus": {"agentspec", "agentspec/analysis/replay"},
     "agentspec/observe": {"agentspec", "agentspec/analysis/replay"} | READERS,
     "agentspec/simulation": {
         "agentspec",
-        "agentspec/analysis/plots",
         "agentspec/analysis/replay",
         "agentspec/scheduling",
     },
     "agentspec/analysis": {
         "agentspec",
-        "agentspec/analysis/plots",
         "agentspec/analysis/replay",
         "agentspec/scheduling",
         "agentspec/simulation",
@@ -58,7 +55,6 @@ LAYERS: dict[str, set[str]] = {
         "agentspec",
         "agentspec/analysis",
         "agentspec/analysis/corpus",
-        "agentspec/analysis/plots",
         "agentspec/analysis/replay",
         "agentspec/observe",
         "agentspec/scheduling",
@@ -79,7 +75,7 @@ AT_IMPORT = {
     "agentspec": {"numpy"},
     "agentspec/ab": {"numpy", "httpx", "jinja2"},
     "agentspec/analysis/logs": {"numpy", "zstandard"},
-    "agentspec/analysis/report": {"numpy", "jinja2", "markupsafe", "pydantic"},
+    "agentspec/analysis/report": {"numpy", "jinja2", "markupsafe"},
     "agentspec/observe": {"numpy", "httpx"},
 }
 # Packages that a function may import when it needs them.
@@ -90,7 +86,6 @@ LATER = {"aiohttp", "matplotlib", "rich", "scipy"}
 BY_NAME = {
     "agentspec/__main__.py",
     "agentspec/ab/main.py",
-    "agentspec/analysis/report/schema.py",
     "agentspec/cli",
     "store/cli",
     "store/inspection.py",

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from agentspec.analysis.logs.account import Account
 from agentspec.analysis.replay import Tokenizer, check_session, load_tokenizer
@@ -18,25 +17,22 @@ from agentspec.analysis.replay.traces import read_sessions
 from agentspec.cli.options import add_server_options, client, option
 from agentspec.errors import ConfigError
 from agentspec.fingerprint import fingerprint, tokenizer_file
-from agentspec.integrations.sglang.stream_order.host_functions import driver_launches
 from agentspec.observe.counts import change
 from agentspec.observe.findings import Finding, Severity, as_text, exit_status, worst_first
 from agentspec.observe.log_checks import check_sessions
-from agentspec.observe.server_checks import check_driver, check_rank, check_server, of_rank
+from agentspec.observe.server_checks import check_rank, check_server, of_rank
 from agentspec.observe.templates import Render, chat_template
 from agentspec.progress import Progress
 
 _SQLITE = b"SQLite format 3\0"
 _STORES = ("sqlite", "redis", "rediss", "valkey", "valkeys", "unix")
 _MOST_LINES = 2000
-_THIS_MACHINE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
 _EPILOG = """\
 For a running server it checks whether agentspec is active, whether drafts are found and why not, the controller, the draft
-model, the store, namespaces and line ends; if the server is on this machine, the GPU's driver too. For a log (chat logs and
-traces, as `agentspec replay` reads them) it shows how much repeats and CRLF lines, and with --tokenizer FOLDER how the chat
-template changes answers. For a store it shows how much repeats in each namespace, and records that cannot be read. It never
-shows texts. Exit status: 0, 1 if a finding is an error, 2 if the target could not be examined."""
+model, the store, namespaces and line ends. For a log (chat logs and traces, as `agentspec replay` reads them) it shows how
+much repeats and CRLF lines, and with --tokenizer FOLDER how the chat template changes answers. For a store it shows how much
+repeats in each namespace, and records that cannot be read. It never shows texts. Exit status: 0, 1 if a finding is an error, 2 if the target could not be examined."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -116,8 +112,6 @@ def _server(args: argparse.Namespace) -> list[Finding]:
         time.sleep(args.seconds)
         earlier, state = state, asked.state()
     findings = check_server(state, asked.metrics())
-    if urlsplit(asked.url).hostname in _THIS_MACHINE:
-        findings += check_driver(driver_launches())
     expected = fingerprint(args.tokenizer) if args.tokenizer is not None else ""
     for rank, block in enumerate(state.ranks):
         if block is None:

@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from agentspec.analysis.plots import draw_profile
 from agentspec.cli.options import numbers, option, switch
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
@@ -83,7 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     option(parser, "--seed", "seed of the prompts (default %(default)s)", type=int, default=0)
     option(parser, "--out FILE", "the profile to write", type=Path, required=True)
-    option(parser, "--plot FILE", "draw the fit to a .png or .svg file", type=Path)
     option(parser, "--json FILE", "write the figures, the command and the machine to FILE", type=Path)
     parser.epilog = "With --model, all other arguments go to SGLang unchanged; write them as --flag=value."
 
@@ -176,8 +174,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     plan = ProfilePlan(**values, rest=rest)
     profile = measured_profile(plan)
     profile.save(args.out)
-    if args.plot:
-        draw_profile(profile, args.plot)
     if args.json:
         report = {**asdict(profile), **describe(_PACKAGES)}
         args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from agentspec.analysis.plots import draw_curves
 from agentspec.analysis.replay import (
     SOURCES,
     Call,
@@ -82,9 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "that do not pay)",
         type=float,
     )
-    start = parser.add_mutually_exclusive_group()
-    switch(start, "--cold", "begin with nothing learnt (default)")
-    option(start, "--warm TRACE", "learn the outputs of these traces first", nargs="+")
+    option(
+        parser,
+        "--warm TRACE",
+        "learn the outputs of these traces first (default: begin with nothing learnt)",
+        nargs="+",
+    )
     option(
         parser, "--estimates FILE", "estimates of agentspec that `agentspec tune` wrote (default: its own)", type=Path
     )
@@ -95,7 +97,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(map(str, _CURVE_TOKENS))} tokens unless --max-draft-tokens says otherwise, and name the settings "
         "that no other one beats with fewer drafted tokens",
     )
-    option(parser, "--plot FILE", "draw accepted over drafted tokens to a .png or .svg file", type=Path)
     add_corpora(parser)
     add_tokenizer(parser)
     option(
@@ -174,8 +175,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             "traces": {trace.name: _trace_record(trace) for trace in traces},
         }
         args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
-    if args.plot:
-        draw_curves(_panels(rows), "drafted tokens a step", "accepted tokens a step", args.plot)
     return 0
 
 
@@ -304,18 +303,6 @@ def mark_frontier(rows: Sequence[dict[str, Any]]) -> None:
             for other in rows
             if other["set"] == row["set"]
         )
-
-
-def _panels(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """A panel for each set, and in it a curve for each system: its settings that none of its own beats."""
-    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for name in dict.fromkeys(row["set"] for row in rows):
-        for system in dict.fromkeys(row["system"] for row in rows):
-            own = [dict(row) for row in rows if (row["set"], row["system"]) == (name, system)]
-            mark_frontier(own)
-            points = sorted((row["drafted_per_step"], row["accepted_per_step"]) for row in own if row["frontier"])
-            panels.setdefault(name, {})[system] = points
-    return panels
 
 
 def _own_variant(

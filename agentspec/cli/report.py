@@ -31,12 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "installed package with a tokenizer (default: mistral_common's newest tekken)",
     )
     option(parser, "--out FILE", "write the report as one HTML page", type=Path)
-    option(
-        parser,
-        "--json FILE",
-        "write the facts as JSON; `python -m agentspec.analysis.report.schema` prints their schema",
-        type=Path,
-    )
+    option(parser, "--json FILE", "write the facts as JSON", type=Path)
     option(
         parser,
         "--profile NAME|FILE",

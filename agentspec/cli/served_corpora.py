@@ -7,24 +7,23 @@ import json
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from agentspec.cli.options import option, read_key_file, switch
 from agentspec.errors import ConfigError, ManagementError
 from agentspec.observe.admin_client import AdminClient
 
 ACTIONS = ("add", "ls", "rm")
+_MOST_SECONDS = 3600.0
+"""For which `add` waits for the server to build a corpus."""
 
 
 def add_actions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     add = actions.add_parser("add", help="send documents to a running server, which drafts from them until it ends")
     add.add_argument("name", help="name to list and remove the corpus by")
-    add.add_argument("files", nargs="*", type=Path, metavar="PATH", help="a text or JSONL file, or a folder of them")
+    add.add_argument("files", nargs="+", type=Path, metavar="PATH", help="a text or JSONL file, or a folder of them")
     switch(add, "--all", "allow all tenants to draft from it")
     option(add, "--tenant NAME", "allow this tenant; may be repeated", action="append", default=[])
-    option(add, "--namespace ID", "allow a namespace by its id", action="append", default=[])
-    option(add, "--server-file PATH", "a file on the server, below its AGENTSPEC_ADMIN_FOLDER")
-    option(add, "--wait S", "seconds to wait for it (default 3600; 0: do not wait)", type=float, default=3600.0)
     _add_server(add)
     _add_server(actions.add_parser("ls", help="list a running server's corpora"))
     remove = actions.add_parser("rm", help="remove a corpus from a running server")
@@ -59,38 +58,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add(args: argparse.Namespace, client: AdminClient) -> int:
-    if bool(args.files) == bool(args.server_file):
-        raise ConfigError("pass the files to send, or the server's own with --server-file")
-    head = {"name": args.name, "all": args.all, "tenants": args.tenant, "namespaces": args.namespace}
-    if args.server_file:
-        answer = client.post("/corpora", {**head, "file": args.server_file})
-    else:
-        with tempfile.TemporaryFile() as stream:
-            stream.write(json.dumps(head).encode() + b"\n")
-            _write_documents(_files(args.files), stream)
-            size = stream.tell()
-            stream.seek(0)
-            answer = client.upload("/corpora", stream, size)
-    jobs = [of["job"] for of in answer.get("ranks", [answer])]
-    if args.wait > 0:
-        jobs = [_ended(client, jobs[0]["id"], args.wait)]
-    print(json.dumps(jobs[0]) if args.json else _told(jobs[0]))
-    return 0
-
-
-def _ended(client: AdminClient, job_id: str, seconds: float) -> dict[str, Any]:
-    job = client.ended(job_id, seconds)
+    head = {"name": args.name, "all": args.all, "tenants": args.tenant}
+    with tempfile.TemporaryFile() as stream:
+        stream.write(json.dumps(head).encode() + b"\n")
+        _write_documents(_files(args.files), stream)
+        size = stream.tell()
+        stream.seek(0)
+        answer = client.upload("/corpora", stream, size)
+    # Where ranks answer, the first one's job is waited for.
+    job = client.ended(answer.get("ranks", [answer])[0]["job"]["id"], _MOST_SECONDS)
     if job["state"] != "done":
         raise ManagementError(f"the corpus was not added: its job is {job['state']}: {job['error']}")
-    return job
-
-
-def _told(job: dict[str, Any]) -> str:
-    if job["result"] is None:
-        return f"job {job['id']} is {job['state']}"
     result = job["result"]
     skipped = f", {result['skipped']} documents skipped" if result["skipped"] else ""
-    return f"added {result['name']}: {result['documents']} documents, {result['tokens']} tokens{skipped}"
+    told = f"added {result['name']}: {result['documents']} documents, {result['tokens']} tokens{skipped}"
+    print(json.dumps(job) if args.json else told)
+    return 0
 
 
 def _files(paths: Iterable[Path]) -> list[Path]:

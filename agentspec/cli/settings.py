@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import textwrap
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang.setting_sources import CONFIG_FLAG, CONFIG_MEANING, CONFIG_VARIABLE, SECRET_VARIABLES
@@ -14,7 +13,6 @@ from agentspec.integrations.sglang.settings import (
     FIELDS,
     FLAGS,
     MEASUREMENTS,
-    Settings,
     default_of,
     flag_of,
     meaning,
@@ -83,20 +81,6 @@ def as_markdown() -> str:
     return "\n".join([_MARKDOWN_HEAD, *lines, "", _MEASUREMENTS_HEAD, *measured]) + "\n"
 
 
-def as_schema() -> dict[str, Any]:
-    """The JSON schema of the settings file. Each key has its variable too, and its flag if there is one."""
-    schema = Settings.model_json_schema()
-    schema["description"] = "Settings of the SGLang plugin."
-    for name in MEASUREMENTS:
-        del schema["properties"][name]
-    for name, of in schema["properties"].items():
-        of["description"] = meaning(name)
-        of["variable"] = variable_of(name)
-        if name in FLAGS:
-            of["flag"] = flag_of(name)
-    return schema
-
-
 def as_text() -> str:
     """The settings for a terminal, and after them the variables for measurements."""
     blocks = []
@@ -110,17 +94,12 @@ def as_text() -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--markdown", action="store_true", help="write the page docs/configuration-table.md")
-    form.add_argument("--json", action="store_true", help="write the JSON schema of the settings file")
+    parser.add_argument("--markdown", action="store_true", help="write the page docs/configuration-table.md")
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     """Prints the settings. Raises ConfigError if an argument is unknown."""
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec settings --help")
-    if args.json:
-        print(json.dumps(as_schema(), indent=1))
-    else:
-        print(as_markdown() if args.markdown else as_text(), end="")
+    print(as_markdown() if args.markdown else as_text(), end="")
     return 0

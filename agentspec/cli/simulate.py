@@ -89,8 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(
         parser,
         "--widths LIST",
-        "widths that a step may have: a list such as 1,2,4, `any`, or `profile` for the profile's widths (the "
-        "default; with --ragged: any)",
+        "widths that a step may have: a list such as 1,2,4, `any`, or `profile` for the profile's widths (the default)",
         default="profile",
     )
     option(parser, "--draft-us US", "microseconds of drafting per row (default 0)", type=float, default=0.0)
@@ -104,8 +103,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     switch(parser, "--foresee", "tell controllers which drafted tokens will be accepted, as an oracle would")
     switch(parser, "--whole-batches", "decode each batch to its end before the next one begins")
-    switch(parser, "--ragged", "verify rows without padding, as the reference kernels do")
-    switch(parser, "--no-prefix-cache", "compute every prompt in full")
     switch(parser, "--extrapolate", "allow steps outside the measured range of the profile")
     option(parser, "--json FILE", "write the figures to FILE", type=Path)
     option(parser, "--markdown FILE", "write tables to FILE", type=Path)
@@ -137,9 +134,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         kv_tokens=args.kv_tokens,
         prefill_tokens=args.prefill_tokens,
         max_width=min(args.max_draft_tokens + 1, acceptance.max_width),
-        widths=() if args.ragged and args.widths == "profile" else _widths(args.widths, profile),
+        widths=_widths(args.widths, profile),
         draft_seconds=args.draft_us * 1e-6,
-        ragged=args.ragged,
         whole_batches=args.whole_batches,
         admission=args.admission,
         foresees=args.foresee,
@@ -150,9 +146,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     rows = []
     service_rate = None
     if any(form.endswith("x") for form in forms):
-        service_rate = plain_service_rate(
-            acceptance, profile, config, args.requests, seeds[0], not args.no_prefix_cache
-        )
+        service_rate = plain_service_rate(acceptance, profile, config, args.requests, seeds[0])
         print(f"plain decoding serves {service_rate:.4g} requests a second")
     print(row_line(None))
     for row in _rows(args, profile, acceptance, config, forms, names, seeds, service_rate):
@@ -186,12 +180,12 @@ def expanded(text: str) -> list[str]:
 
 
 def plain_service_rate(
-    acceptance: Acceptance, profile: Profile, config: ServerConfig, num_requests: int, seed: int, prefix_cache: bool
+    acceptance: Acceptance, profile: Profile, config: ServerConfig, num_requests: int, seed: int
 ) -> float:
     """Requests per second that the server answers without speculation while it is full."""
     num_requests = max(num_requests, _STEADY_ROUNDS * config.max_running)
     arrivals = Arrivals(clients=config.max_running)
-    requests = draw_requests(acceptance, arrivals, num_requests, seed, prefix_cache=prefix_cache)
+    requests = draw_requests(acceptance, arrivals, num_requests, seed)
     with Progress("service rate", num_requests) as progress:
         log = simulate(requests, profile, config, controller_named("fixed:0", profile), progress.update)
     finished = np.sort(log.finished)
@@ -214,7 +208,7 @@ def _rows(
     for form, seed in itertools.product(forms, seeds):
         arrivals = parse_arrivals(form, service_rate)
         for name in names:
-            requests = draw_requests(acceptance, arrivals, args.requests, seed, prefix_cache=not args.no_prefix_cache)
+            requests = draw_requests(acceptance, arrivals, args.requests, seed)
             controller = controller_named(name, profile, acceptance, config.widths)
             with Progress(f"{form} {name}", args.requests) as progress:
                 log = simulate(

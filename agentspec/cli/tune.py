@@ -13,13 +13,13 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from agentspec.analysis.replay import Call, load_tokenizer, read_trace
-from agentspec.analysis.replay.tuning import Quality, check_scipy, collect_trials, fit, measure
+from agentspec.analysis.replay.tuning import check_scipy, collect_trials, fit, measure
 from agentspec.cli.options import add_corpora, add_tokenizer, corpora_of, option
 from agentspec.config import EngineConfig
 from agentspec.environment import describe
@@ -30,6 +30,7 @@ from agentspec.progress import Progress
 _Set: TypeAlias = tuple[str, list[Call], list[Call]]
 """A trace's name, the calls to fit on, and those kept out."""
 _THRESHOLD_PACKAGES = ("agentspec", "sglang", "torch", "numpy")
+_QUALITY = ("accepted_per_step", "drafted_per_step", "steps", "calibration_error")
 _GRID = (0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.15)
 
 
@@ -136,9 +137,14 @@ def _fit_estimates(
     variants += [(f"{p:g}", replace(config, estimates=fitted, min_token_prob=p)) for p in _GRID]
     for name, kept, held_out in sets:
         for variant, settings in variants:
-            quality = measure(held_out, settings, warm=kept, corpora=corpora_of(args))
-            rows.append({"set": name, "variant": variant, "min_token_prob": settings.min_token_prob, **asdict(quality)})
-            print(_line(name, variant, quality), flush=True)
+            figures = measure(held_out, settings, warm=kept, corpora=corpora_of(args)).record()
+            quality = {figure: figures[figure] for figure in _QUALITY}
+            rows.append({"set": name, "variant": variant, "min_token_prob": settings.min_token_prob, **quality})
+            print(
+                f"{name:<28} {variant:>8}  accepted {quality['accepted_per_step']:6.3f}  "
+                f"drafted {quality['drafted_per_step']:6.2f}  calibration error {quality['calibration_error'] or 0:.3f}",
+                flush=True,
+            )
     best = max(_GRID, key=lambda p: sum(_worth(row, args.token_cost) for row in rows if row["variant"] == f"{p:g}"))
     print(f"wrote {args.out}; serve with --agentspec-estimates {args.out} --agentspec-min-token-prob {best:g}")
     return best
@@ -185,10 +191,3 @@ def _split(calls: Sequence[Call], every: int) -> tuple[list[Call], list[Call]]:
 
 def _worth(row: dict[str, Any], token_cost: float) -> float:
     return float(row["accepted_per_step"] - token_cost * row["drafted_per_step"])
-
-
-def _line(name: str, variant: str, quality: Quality) -> str:
-    return (
-        f"{name:<28} {variant:>8}  accepted {quality.accepted_per_step:6.3f}  drafted {quality.drafted_per_step:6.2f}  "
-        f"calibration error {quality.calibration_error:.3f}"
-    )

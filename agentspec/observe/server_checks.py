@@ -43,24 +43,6 @@ def check_server(state: ServerState, metrics: str | None) -> list[Finding]:
     ]
 
 
-def check_driver(launches: bool | None) -> list[Finding]:
-    """Checks whether the GPU driver of the server's machine launches functions of the host; None: the machine has no
-    GPU that asks for it."""
-    if launches is None:
-        return []
-    if launches:
-        seen = "this machine's GPU driver launches functions of the host (cuLaunchHostFunc)"
-        return [ok("gpu-driver", seen)]
-    return [
-        warning(
-            "gpu-driver",
-            "this machine's GPU driver cannot launch functions of the host: it has no cuLaunchHostFunc",
-            means="each step waits for the tokens that the step before accepted, and the GPU idles while it is drafted for",
-            remedy="install a driver of CUDA 10.0 or newer",
-        )
-    ]
-
-
 def _replay() -> Finding:
     return error(
         "replay",

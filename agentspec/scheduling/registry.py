@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from agentspec.scheduling.baselines.batch_table import BatchTableController
 from agentspec.scheduling.baselines.fixed import FixedController, SweepController
 from agentspec.scheduling.baselines.roofline import RooflineController
-from agentspec.scheduling.baselines.row_rules import RowRule, weak_by_match_length, weak_by_score
+from agentspec.scheduling.baselines.row_rules import weak_by_match_length, weak_by_score
 from agentspec.scheduling.baselines.smartspec import SmartSpecController
 from agentspec.scheduling.config import ControlConfig
 from agentspec.scheduling.costs.profile import Profile, ProfileKey
@@ -25,7 +25,7 @@ CONTROLLERS: Mapping[str, Callable[[ControlConfig, Profile | None], Controller]]
 
 # Hybrid rules that judge rows one by one. The others weigh the whole step (agentspec.scheduling.hybrid): "expected" by
 # the estimates of the drafts, "payoff" by the predictions of baselines/payoff.py.
-ROW_RULES: Mapping[str, RowRule] = {"score": weak_by_score, "match-length": weak_by_match_length}
+ROW_RULES = {"score": weak_by_score, "match-length": weak_by_match_length}
 
 
 def make_controller(config: ControlConfig, profile: Profile | None, key: ProfileKey | None = None) -> Controller:

@@ -2,7 +2,6 @@
 
 0.7                 each drafted token is accepted with this probability; a step with k drafted tokens yields
                     (1 - 0.7^(k+1)) / (1 - 0.7) tokens (SmartSpec, eq. 8)
-beta:A:B            each request has a probability drawn from Beta(A, B); estimates are means over requests
 power:C:GAMMA       C * s^GAMMA of s drafted tokens are accepted on average, independently in each step (Su et al.,
                     eq. 5)
 medusa:ALPHA:HEADS:TOP
@@ -20,9 +19,9 @@ from numpy.typing import NDArray
 from agentspec.errors import ConfigError
 from agentspec.simulation.acceptance import MAX_NODES, Acceptance
 
-FORMS = "RATE, beta:A:B, power:C:GAMMA, medusa:ALPHA:HEADS:TOP"
+FORMS = "RATE, power:C:GAMMA, medusa:ALPHA:HEADS:TOP"
 """The forms that acceptance_at_rate() reads, for help texts."""
-_FIELDS = {"beta": 2, "power": 2, "medusa": 3}
+_FIELDS = {"power": 2, "medusa": 3}
 
 
 def acceptance_at_rate(
@@ -50,16 +49,8 @@ def acceptance_at_rate(
             drawn = rng.random((num_requests * places, 1))
             runs = (drawn < survival[1:]).sum(axis=1)
         else:
-            if kind == "beta":
-                a, b = numbers
-                probabilities = rng.beta(a, b, (num_requests, 1))
-                # E[p^i] of Beta(a, b), so that estimates are right over all requests.
-                shares = [1.0, *((a + i) / (a + b + i) for i in range(max_draft_tokens))]
-                estimates = np.array(shares, np.float64).cumprod()
-            else:
-                probabilities = np.full((num_requests, 1), numbers[0])
-                estimates = np.power(numbers[0], depths.astype(np.float64))
-            runs = _run_lengths(rng.random((num_requests, places)) < probabilities, max_draft_tokens).ravel()
+            estimates = np.power(numbers[0], depths.astype(np.float64))
+            runs = _run_lengths(rng.random((num_requests, places)) < numbers[0], max_draft_tokens).ravel()
         accepted = np.minimum(runs[:, None], depths)
     # The last token is a bonus token.
     left = np.tile(np.arange(places - 1, -1, -1), num_requests)
@@ -98,8 +89,6 @@ def _parsed(text: str) -> tuple[str, list[float]]:
         raise ConfigError(f"acceptance must be one of {FORMS}, got {text!r}; for example 0.7")
     if kind == "rate" and not 0 <= numbers[0] < 1:
         raise ConfigError(f"an acceptance rate must be in [0, 1), got {text}")
-    if kind == "beta" and not (numbers[0] > 0 and numbers[1] > 0):
-        raise ConfigError(f"the numbers of a Beta distribution must be > 0, got {text}")
     if kind == "power" and not (0 < numbers[0] <= 1 and 0 <= numbers[1] <= 1):
         raise ConfigError(f"C must be in (0, 1] and GAMMA in [0, 1], got {text}")
     if kind == "medusa":

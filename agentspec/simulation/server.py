@@ -43,8 +43,6 @@ class ServerConfig:
     """Greatest number of tokens verified per row, its root included."""
     widths: tuple[int, ...] = ()
     """The widths that a row may be padded to, ascending from 1; (): any width."""
-    ragged: bool = False
-    """Whether rows are verified without padding, each with its own nodes, as the reference kernels for CPUs do."""
     draft_seconds: float = 0.0
     """Seconds of drafting for one row on the CPU."""
     costs: ServingCosts | None = None
@@ -70,8 +68,6 @@ class ServerConfig:
             raise ConfigError(f"draft_seconds must be >= 0 and finite, got {self.draft_seconds}")
         if self.plain and self.costs is None:
             raise ConfigError("a server that does not verify needs costs of its steps, got none; pass a profile's")
-        if self.ragged and self.widths:
-            raise ConfigError(f"rows that are not padded can have any width, got widths {self.widths}; leave them out")
         if self.widths and (self.widths[0] != 1 or list(self.widths) != sorted(set(self.widths))):
             raise ConfigError(f"widths must ascend from 1, got {self.widths}; for example 1,2,4,8")
 
@@ -203,7 +199,6 @@ class _Run:
             widths=tuple(width for width in config.widths if width <= max_width),
             max_width=max_width,
             rest=config.costs.step_seconds(b, context, b) if config.costs and not config.plain else 0.0,
-            ragged=config.ragged,
         )
         plan = self.controller.plan(state)
         num_accepted = acceptance.accepted[places, plan.num_nodes].astype(np.int32)

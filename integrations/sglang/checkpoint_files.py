@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from agentspec.errors import ConfigError
 
 _CONFIG = "config.json"
-_WHOLE_NUMBERS = ("I64", "I32", "BOOL")
+_WHOLE_NUMBERS = ("I64", "I32")
 
 
 def find_folder(name: str) -> Path | None:
@@ -76,7 +76,7 @@ def has_tensor(folder: Path, name: str) -> bool:
 
 
 def read_tensor(folder: Path, name: str) -> np.ndarray[Any, Any] | None:
-    """Reads a small tensor of int64, int32 or bool from a safetensors file; None if it is missing or has another dtype.
+    """Reads a small tensor of int64 or int32 from a safetensors file; None if it is missing or has another dtype.
     Raises ConfigError if the file is damaged."""
     found = _find_safetensor(folder, name)
     if found is None:

@@ -50,8 +50,7 @@ def drafter_base(draft_path: str, target_path: str, base: str = AUTO) -> Base:
 
     Raises:
         ConfigError: The base is unknown or does not match the checkpoint, the checkpoint cannot be read, or it does not
-            fit the target: another vocabulary, another hidden size, layers that the target does not have, or a reduced
-            draft vocabulary without its map.
+            fit the target: another vocabulary, another hidden size, or a reduced draft vocabulary without its map.
     """
     chosen = _parse_base(base)
     folder = find_folder(draft_path)
@@ -69,7 +68,6 @@ def drafter_base(draft_path: str, target_path: str, base: str = AUTO) -> Base:
         _check_hidden_size(found, text, folder, target, target_path)
     if found == "EAGLE3":
         _check_maps(text, folder, is_fetched=folder != Path(draft_path).expanduser())
-        _check_aux_layers(config, folder, target, target_path)
     return found
 
 
@@ -199,8 +197,7 @@ def _check_maps(draft: Mapping[str, object], folder: Path, *, is_fetched: bool) 
 
     The weights of a model that is fetched from a hub may not be on this machine yet; then nothing is checked.
 
-    `d2t`, int64[draft_vocab_size], holds target id - draft id, and SGLang reads only this map. `t2d`, bool[vocab_size],
-    marks the same tokens and must agree if it exists.
+    `d2t`, int64[draft_vocab_size], holds target id - draft id. SGLang reads only this map, and not its inverse `t2d`.
     """
     vocab_size = _number(draft, "vocab_size")
     draft_vocab_size = _number(draft, "draft_vocab_size")
@@ -208,17 +205,17 @@ def _check_maps(draft: Mapping[str, object], folder: Path, *, is_fetched: bool) 
         return
     if not has_tensor(folder, "d2t"):
         raise ConfigError(
-            f"{folder} drafts {draft_vocab_size} of {vocab_size} tokens, so that its weights need the maps d2t and t2d "
+            f"{folder} drafts {draft_vocab_size} of {vocab_size} tokens, so that its weights need the map d2t "
             "between both vocabularies, and there is no d2t in them: without it the draft ids would name wrong target "
-            "tokens; export the head again with its maps"
+            "tokens; export the head again with its map"
         )
-    d2t, t2d = read_tensor(folder, "d2t"), read_tensor(folder, "t2d")
+    d2t = read_tensor(folder, "d2t")
     if d2t is None:
         return
     if d2t.shape != (draft_vocab_size,):
         raise ConfigError(
             f"d2t of {folder} must have one entry for each of {draft_vocab_size} drafted tokens, got the shape "
-            f"{list(d2t.shape)}; export the head again with its maps"
+            f"{list(d2t.shape)}; export the head again with its map"
         )
     ids = d2t.astype(np.int64) + np.arange(draft_vocab_size)
     in_range = vocab_size is None or bool(((ids >= 0) & (ids < vocab_size)).all())
@@ -227,45 +224,6 @@ def _check_maps(draft: Mapping[str, object], folder: Path, *, is_fetched: bool) 
             f"d2t of {folder} must hold target id - draft id, so that each drafted token is another of the target's "
             f"{vocab_size}, got ids from {ids.min()} to {ids.max()}, {len(np.unique(ids))} of them different; export "
             "the head again with offsets instead of ids"
-        )
-    if t2d is not None and not np.array_equal(np.flatnonzero(t2d), np.sort(ids)):
-        raise ConfigError(
-            f"the maps of {folder} must name the same tokens, got {len(ids)} in d2t and {np.count_nonzero(t2d)}, not the "
-            "same, in t2d; export the head again with its maps"
-        )
-
-
-def _check_aux_layers(
-    draft: Mapping[str, object], folder: Path, target: Mapping[str, object], target_path: str
-) -> None:
-    """Checks the layers that an EAGLE-3 head reads. Each must be a layer of the target, or -1 for its embedding."""
-    eagle = draft.get("eagle_config")
-    section = eagle if isinstance(eagle, Mapping) else {}
-    if section.get("use_aux_hidden_state") is False:
-        return
-    named = section.get("eagle_aux_hidden_state_layer_ids")
-    num_layers = _number(target, "num_hidden_layers")
-    if named is None:
-        # SGLang then takes the inputs of these layers.
-        chosen = (2, num_layers // 2, num_layers - 3) if num_layers is not None else None
-        if chosen is not None and (min(chosen) < 0 or len(set(chosen)) < len(chosen)):
-            raise ConfigError(
-                f"{folder} names no eagle_aux_hidden_state_layer_ids, and SGLang's choice of layers needs a target of 7 "
-                f"or more, {target_path} has {num_layers}; name them in eagle_config of its config.json"
-            )
-        return
-    is_list = isinstance(named, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in named)
-    if not is_list or not named or len(set(named)) < len(named):
-        raise ConfigError(
-            f"eagle_aux_hidden_state_layer_ids of {folder} must be different layers of the target, got {named!r}; "
-            "correct eagle_config in its config.json"
-        )
-    outside = [i for i in named if i < -1 or (num_layers is not None and i >= num_layers)]
-    if outside:
-        last = "its last layer" if num_layers is None else str(num_layers - 1)
-        raise ConfigError(
-            f"eagle_aux_hidden_state_layer_ids of {folder} must be layers of the target, 0 to {last} in {target_path}, "
-            f"got {', '.join(map(str, outside))}; choose a head made for this target"
         )
 
 

@@ -22,7 +22,6 @@ from pydantic_settings import (
 
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang.settings import (
-    DROPPED,
     FIELDS,
     FLAG_PREFIX,
     FLAGS,
@@ -30,7 +29,6 @@ from agentspec.integrations.sglang.settings import (
     VARIABLE_PREFIX,
     Settings,
     default_of,
-    dropped,
     flag_of,
     meaning,
     places,
@@ -55,7 +53,7 @@ _YAML = (".yaml", ".yml")
 
 
 class _NoFlag(argparse.Action):
-    """Refuses a flag that does not exist, for a setting that does or did, and names the remedy."""
+    """Refuses a flag that does not exist, for a setting without one, and names the remedy."""
 
     def __call__(
         self,
@@ -69,8 +67,6 @@ class _NoFlag(argparse.Action):
 
 
 def _no_flag(name: str) -> str:
-    if name in DROPPED:
-        return dropped(name, flag_of(name))
     in_file = f", or write the key into a file and pass {CONFIG_FLAG} FILE" if name in FIELDS else ""
     return f"{name} must be set by {places(name)}, got the flag {flag_of(name)}; set the variable{in_file}"
 
@@ -95,7 +91,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"{CONFIG_MEANING} (variable {CONFIG_VARIABLE})",
     )
-    for name in (*FIELDS, *MEASUREMENTS, *DROPPED):
+    for name in (*FIELDS, *MEASUREMENTS):
         if name not in FLAGS:
             group.add_argument(
                 flag_of(name),
@@ -194,9 +190,7 @@ def _check_known(given: Mapping[str, str], known: Mapping[str, str]) -> None:
     """Raises ConfigError for each name in `given` that is not in `known`. Values: how messages call them."""
     problems = []
     for name, called in given.items():
-        if name in DROPPED:
-            problems.append(dropped(name, called))
-        elif name in MEASUREMENTS and name not in known:
+        if name in MEASUREMENTS and name not in known:
             problems.append(f"{called} must be {places(name)}; set it and remove the key")
         elif name not in known:
             problems.append(f"{called} is unknown; known are {', '.join(known.values())}")

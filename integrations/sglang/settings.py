@@ -34,38 +34,6 @@ FLAGS = (
 )
 """The settings that are also flags."""
 
-_BASELINE = "pass --agentspec-baseline {} (variable AGENTSPEC_BASELINE, key baseline)".format
-_REMOVE = "remove it, because {}".format
-DROPPED: Mapping[str, str] = {
-    "rule": _BASELINE("suffixdecoding"),
-    "alpha": _BASELINE("suffixdecoding:alpha=NUMBER"),
-    "hybrid_rule": _BASELINE("score, match-length or, with SuffixDecoding's own drafts, suffixdecoding"),
-    "controller": _BASELINE("NAME for a published controller; goodput is the default, so remove controller goodput"),
-    "controller_length": _BASELINE("fixed:length=NUMBER"),
-    "controller_length_model": _BASELINE("smartspec:length_model=NAME"),
-    "controller_min_confidence": _BASELINE("smartspec:length_model=confidence,min_confidence=NUMBER"),
-    "controller_window": _BASELINE("smartspec:window=NUMBER"),
-    "controller_acceptance": _BASELINE("smartspec:acceptance=NUMBER or batch-table:acceptance=NUMBER"),
-    "controller_table": _BASELINE("batch-table:table=1:7,8:3,32:0"),
-    "controller_objective": _REMOVE("agentspec maximises the tokens per second of all steps together"),
-    "controller_probe_share": _REMOVE("0.001 of the time is always spent on trying other widths"),
-    "draft_model_pause": _REMOVE(
-        "the draft model pauses while it costs more time than it saves; for SmartSpec's rule "
-        + _BASELINE("smartspec:pause=zero-length")
-    ),
-    "max_pattern": _REMOVE("patterns of up to 64 tokens are always matched"),
-    "prompt_tail": _REMOVE("16 tokens of a prompt's end are always kept"),
-    "store_queue_tokens": _REMOVE(
-        "16 million tokens always fit into the queue; use a faster store if outputs are dropped"
-    ),
-    "store_load_seconds": _REMOVE("the start waits for at most 60 seconds, and loading continues after that"),
-    "admin_upload_mb": _REMOVE(
-        "an upload has always at most 64 MiB; put larger texts below admin_folder and add them by file name"
-    ),
-    "breaker_failures": _REMOVE("drafting always pauses after 10 consecutive failures"),
-}
-"""Settings of earlier versions, and what to do instead."""
-
 # More threads than this are not faster, because they wait for memory.
 _MOST_THREADS = 8
 
@@ -332,11 +300,6 @@ def places(name: str) -> str:
     return f"{flag}the variable {variable_of(name)} or the key {name} of the settings file"
 
 
-def dropped(name: str, given: str) -> str:
-    """The message for a setting of an earlier version. `given`: how it was given."""
-    return f"{given} is no longer a setting: {DROPPED[name]}"
-
-
 def meaning(name: str) -> str:
     """The help of a setting, on one line."""
     return " ".join((_ALL[name].description or "").split())
@@ -369,8 +332,6 @@ def _problem(error: ErrorDetails) -> str:
     if isinstance(cause, AgentspecError):
         return str(cause)
     name, value = str(error["loc"][0]), error["input"]
-    if name in DROPPED:
-        return dropped(name, name)
     if name not in _ALL:
         return f"unknown setting {name}; known are {', '.join(FIELDS)}"
     # The store's URL may hold a password.

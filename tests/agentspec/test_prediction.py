@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from engine_texts import ids, keep, random_output
+from engine_texts import PROMPT, drafted_for, ids, keep, random_output, steady_engine
 
-from agentspec import Engine, EngineConfig, Source, TokenError
+from agentspec import EngineConfig, Source, TokenError
 from agentspec._core import CommonSubsequence
 
-CONFIG = EngineConfig(vocab_size=1000, min_token_prob=0.0, learning_rate=0.0)
-PROMPT = np.arange(100, 180, dtype=np.int32)
 PREDICTION = np.arange(300, 340, dtype=np.int32)
-
-
-def engine(**fields: object) -> Engine:
-    return Engine(replace(CONFIG, **fields))  # type: ignore[arg-type]
-
-
-def drafted(engine: Engine, request_id: str) -> list[int]:
-    return engine.draft([request_id]).tokens[1:].tolist()
 
 
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("end", ["kept", "dropped", "cut"])
 def test_nothing_of_it_is_left_when_the_request_closes(background: bool, end: str) -> None:
-    private = engine(background=background)
+    private = steady_engine(background=background)
     private.open("asked", PROMPT, prediction=PREDICTION)
     private.flush()
-    assert drafted(private, "asked")[:8] == PREDICTION[:8].tolist()
+    assert drafted_for(private, "asked")[:8] == PREDICTION[:8].tolist()
     private.extend("asked", ids(7, 8))
     private.close("asked", keep=end != "dropped", num_output_tokens=1 if end == "cut" else None)
     private.flush()
@@ -40,25 +29,25 @@ def test_nothing_of_it_is_left_when_the_request_closes(background: bool, end: st
     private.open("same", PROMPT)
     private.open("quoting", np.append(PROMPT, PREDICTION[:5]))
     private.flush()
-    tokens = {token for name in ("next", "same", "quoting") for token in drafted(private, name)}
+    tokens = {token for name in ("next", "same", "quoting") for token in drafted_for(private, name)}
     assert tokens <= {*PROMPT.tolist(), 7, 8}
     private.check_integrity()
 
 
 def test_nobody_else_sees_it_while_the_request_runs() -> None:
-    private = engine()
+    private = steady_engine()
     private.open("asked", PROMPT, group="votes", prediction=PREDICTION)
     private.open("sibling", PROMPT, group="votes")
     private.open("same", PROMPT)
     private.extend("asked", PREDICTION[:4])
     private.extend("sibling", PREDICTION[:2])
     # The sibling sees what was written, and not what was predicted.
-    assert drafted(private, "sibling") == PREDICTION[2:4].tolist()
-    assert drafted(private, "same") == []
+    assert drafted_for(private, "sibling") == PREDICTION[2:4].tolist()
+    assert drafted_for(private, "same") == []
 
 
 def test_a_snapshot_does_not_hold_it() -> None:
-    private, other = engine(max_growing_tokens=64), engine()
+    private, other = steady_engine(max_growing_tokens=64), steady_engine()
     private.open("asked", PROMPT, prediction=PREDICTION)
     private.extend("asked", PREDICTION[:3])
     private.close("asked")
@@ -69,27 +58,27 @@ def test_a_snapshot_does_not_hold_it() -> None:
     assert PREDICTION[3:5].tobytes() not in saved
     other.load_segments("", [saved])
     other.open("next", PROMPT)
-    assert drafted(other, "next") == PREDICTION[:3].tolist()
+    assert drafted_for(other, "next") == PREDICTION[:3].tolist()
 
 
 @pytest.mark.parametrize("mode", ["tree", "chain"])
 @pytest.mark.parametrize("rule", ["calibrated", "suffixdecoding"])
 def test_it_is_drafted_from_its_beginning_and_again_after_a_difference(mode: str, rule: str) -> None:
-    asking = engine(mode=mode, rule=rule)
+    asking = steady_engine(mode=mode, rule=rule)
     asking.open("asked", PROMPT, prediction=PREDICTION)
     batch = asking.draft(["asked"])
     assert batch.tokens[1:9].tolist() == PREDICTION[:8].tolist()
-    assert batch.row(0).match_len == min(len(PROMPT), CONFIG.max_pattern)
+    assert batch.row(0).match_len == min(len(PROMPT), EngineConfig().max_pattern)
     assert set(batch.sources[1:].tolist()) == {Source.GLOBAL}
     # A token is replaced, some are left out, some are inserted.
     differences = [(ids(*PREDICTION[:5], 9, *PREDICTION[6:8]), 8), (PREDICTION[20:22], 22), (ids(5, 6, 330), 31)]
     for written, place in differences:
         asking.extend("asked", written)
-        assert drafted(asking, "asked")[:3] == PREDICTION[place : place + 3].tolist()
+        assert drafted_for(asking, "asked")[:3] == PREDICTION[place : place + 3].tolist()
 
 
 def test_its_first_tokens_are_likely_enough_to_verify() -> None:
-    asking = engine()
+    asking = steady_engine()
     asking.open("asked", PROMPT, prediction=PREDICTION)
     row = asking.draft(["asked"]).row(0)
     assert row.estimates[1] > 0.8
@@ -97,27 +86,27 @@ def test_its_first_tokens_are_likely_enough_to_verify() -> None:
 
 
 def test_nothing_is_drafted_after_its_end() -> None:
-    asking = engine()
+    asking = steady_engine()
     asking.open("asked", PROMPT, prediction=PREDICTION)
     asking.extend("asked", PREDICTION[:-3])
-    assert drafted(asking, "asked") == PREDICTION[-3:].tolist()
+    assert drafted_for(asking, "asked") == PREDICTION[-3:].tolist()
     asking.extend("asked", PREDICTION[-3:])
     batch = asking.draft(["asked"])
     assert batch.tokens.tolist() == [PREDICTION[-1]]
 
 
 def test_it_is_drafted_rather_than_another_answer_to_the_same_prompt() -> None:
-    asking = engine(mode="chain")
+    asking = steady_engine(mode="chain")
     asking.open("earlier", PROMPT)
     asking.extend("earlier", np.arange(500, 540, dtype=np.int32))
     asking.close("earlier")
     asking.open("asked", PROMPT, prediction=PREDICTION)
-    assert drafted(asking, "asked")[:8] == PREDICTION[:8].tolist()
+    assert drafted_for(asking, "asked")[:8] == PREDICTION[:8].tolist()
 
 
 def test_a_request_without_one_drafts_as_before() -> None:
     rng = np.random.default_rng(0)
-    asking, plain = engine(), engine()
+    asking, plain = steady_engine(), steady_engine()
     text, output = random_output(rng, 60, 20), random_output(rng, 30, 20)
     asking.open("asked", text, prediction=[])
     plain.open("asked", text)
@@ -131,7 +120,7 @@ def test_a_request_without_one_drafts_as_before() -> None:
 
 
 def test_a_token_outside_the_vocabulary_opens_nothing() -> None:
-    asking = engine()
+    asking = steady_engine()
     with pytest.raises(TokenError, match=r"got 1000 at index 1"):
         asking.open("asked", PROMPT, prediction=[1, 1000])
     assert not asking.is_open("asked")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec import DraftBatch, Engine, Estimates, _core
+from agentspec import DraftBatch, Engine, EngineConfig, Estimates, _core
 from agentspec._core import Rows
+
+PROMPT = np.arange(100, 180, dtype=np.int32)
+"""A prompt in which nothing repeats, so that all drafts come from elsewhere."""
 
 
 def ids(*tokens: int) -> NDArray[np.int32]:
@@ -32,6 +36,16 @@ def drafted(engine: Engine, text: NDArray[np.int32], namespace: str = "") -> lis
     tokens = engine.draft(["asked"]).tokens[1:].tolist()
     engine.close("asked", keep=False)
     return tokens
+
+
+def steady_engine(**fields: Any) -> Engine:
+    """An engine that drafts tokens however unlikely, and whose estimates stay as they are."""
+    return Engine(EngineConfig(**{"vocab_size": 1000, "min_token_prob": 0.0, "learning_rate": 0.0, **fields}))
+
+
+def drafted_for(engine: Engine, request_id: str) -> list[int]:
+    """The tokens drafted for an open request, without the root."""
+    return engine.draft([request_id]).tokens[1:].tolist()
 
 
 def followed(engine: Engine, names: Sequence[str]) -> Rows:

@@ -35,11 +35,7 @@ def _facts() -> dict[str, Any]:
 
 def rich() -> dict[str, Any]:
     """A report on agents with roles, tenants and days, with all facts known."""
-    facts = copy.deepcopy(_facts())
-    words = "Outputs of t1 are accepted further than those of t0."
-    ends = {"low_set": "t0", "high_set": "t1", "low": 2.1, "high": 3.9}
-    facts["differences"] = [{"by": "tenant", "what": "accept_length", **ends, "text": words}]
-    return facts
+    return copy.deepcopy(_facts())
 
 
 def interval(mean: float, half: float) -> dict[str, float]:
@@ -47,16 +43,15 @@ def interval(mean: float, half: float) -> dict[str, float]:
 
 
 def tiny() -> dict[str, Any]:
-    """One session of three outputs: it has hardly a curve, and no facts about prompts, repeats and speed-ups."""
+    """One session of three outputs: it has no facts about prompts, repeats and speed-ups."""
     facts = rich()
     facts["inputs"] |= {"num_sessions": 1, "num_outputs": 3, "num_prompt_tokens": None, "bad_records": []}
     unsure = interval(1.31, 0.0)
     facts["sets"] = [
         facts["sets"][0] | {"entropy": None, "repeated": None, "accept_length": {"cold": unsure, "warm": None}}
     ]
-    facts["learning_curve"] = facts["learning_curve"][:1]
     facts["replay"] = [row | {"accept_length_warm": None} for row in facts["replay"][:5]]
-    facts |= {"entropy": None, "growth": None, "speedup": [], "differences": [], "could_not_tell": ["Speed-ups."]}
+    facts |= {"entropy": None, "speedup": [], "could_not_tell": ["Speed-ups."]}
     facts["verdict"] |= {"kind": "unknown", "flags": [], "command": "", "by_entropy": None}
     return facts
 
@@ -71,13 +66,10 @@ def control() -> dict[str, Any]:
         "repeated": {"own_prompt": 0.06, "other_outputs": 0.08, "both": 0.003, "neither": 0.857},
         "accept_length": {"cold": interval(1.08, 0.02), "warm": interval(1.1, 0.02)},
     }
-    for row in facts["learning_curve"]:
-        row |= {"accept_length": 1.08, "low": 1.05, "high": 1.11}
     for row in facts["replay"]:
         row["accept_length_warm"] = 1.0 + (row["accept_length_warm"] - 1) / 25
     for row in facts["speedup"]:
         row |= {"low": 0.93, "high": 1.04}
-    facts["differences"] = []
     facts["verdict"] |= {"kind": "none", "flags": [], "command": "", "by_entropy": None}
     facts["could_not_tell"] = []
     return facts

@@ -59,10 +59,6 @@ def _parser() -> argparse.ArgumentParser:
     tasks.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a new or empty folder")
     tasks.add_argument("--seed", type=int, default=0, help="all that is drawn depends on it (%(default)s)")
     tasks.add_argument("--count", type=int, default=8, help="how many tasks (%(default)s)")
-    tasks.add_argument(
-        "--per-repository", type=int, default=4, help="tasks of one repository, half cold, half warm (%(default)s)"
-    )
-    tasks.add_argument("--no-check", action="store_true", help="do not run each task's tests with the bug and the fix")
 
     run = commands.add_parser("run", help="let an agent work on tasks; their tests decide")
     run.add_argument("--tasks", type=Path, required=True, metavar="FOLDER", help="what `tasks` wrote")
@@ -131,15 +127,14 @@ def _config(args: argparse.Namespace) -> int:
 
 
 def _tasks(args: argparse.Namespace) -> int:
-    write_tasks(args.out, draw_tasks(seed=args.seed, count=args.count, per_repository=args.per_repository))
+    write_tasks(args.out, draw_tasks(seed=args.seed, count=args.count))
     tasks = read_tasks(args.out)
-    if not args.no_check:
-        for number, task in enumerate(tasks, 1):
-            with tempfile.TemporaryDirectory() as folder:
-                wrong = check_task(task, Path(folder))
-            if wrong:
-                raise ConfigError(f"the task {task.id} is not sound: {wrong}")
-            print(f"[{number}/{len(tasks)}] {task.id}: {task.kind}", file=sys.stderr, flush=True)
+    for number, task in enumerate(tasks, 1):
+        with tempfile.TemporaryDirectory() as folder:
+            wrong = check_task(task, Path(folder))
+        if wrong:
+            raise ConfigError(f"the task {task.id} is not sound: {wrong}")
+        print(f"[{number}/{len(tasks)}] {task.id}: {task.kind}", file=sys.stderr, flush=True)
     print(f"wrote {len(tasks)} tasks of {len({task.repository for task in tasks})} repositories to {args.out}")
     return 0
 

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         if options.generated:
             drawn = generated_tasks(Path(folder), options.generated, split=options.split, seed=options.seed)
             tasks, databases = drawn.tasks, Databases(drawn.paths, {})
-            mistakes = ReferenceConfig(wrong_sql=options.mistakes, seed=options.seed)
+            mistakes = ReferenceConfig(seed=options.seed)
             reference = ReferenceModel(drawn.questions, drawn.paths, mistakes) if options.reference else None
             asked = f"generated, {options.split}"
         else:
@@ -203,7 +203,9 @@ def _config(options: argparse.Namespace) -> WorkflowConfig:
 def _run_name(options: argparse.Namespace) -> str:
     if not options.reference:
         return str(options.model)
-    return f"reference, {options.mistakes:g} wrong" + (f", written by {options.model}" if options.base_url else "")
+    return f"reference, {ReferenceConfig().wrong_sql:g} wrong" + (
+        f", written by {options.model}" if options.base_url else ""
+    )
 
 
 def _context(options: argparse.Namespace, config: WorkflowConfig, asked: str) -> dict[str, Any]:

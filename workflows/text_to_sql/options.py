@@ -116,8 +116,6 @@ def arguments_parser() -> argparse.ArgumentParser:
     add("--split", choices=("train", "heldout"), default="heldout", help="side of generated ones (default %(default)s)")
     add("--reference", action="store_true", help="answer from the gold of the generated questions: without a server, or "
         "with --base-url as what it is forced to write")  # fmt: skip
-    add("--mistakes", type=float, default=0.3, metavar="SHARE", help="share of the reference's drafts that are wrong "
-        "(default %(default)g)")  # fmt: skip
     add("--concurrency", type=int, default=4, metavar="N", help="questions in flight (default %(default)s)")
     add("--drafts", type=int, default=limits.drafts, metavar="N", help="SQL drafts a question (default %(default)s)")
     add("--temperature", type=float, default=limits.temperature, metavar="T", help="of drafts (default %(default)g)")

@@ -166,9 +166,9 @@ def is_crowd(sampled: Sampled, clients: int) -> bool:
     return clients > max(1.0, _CROWD * len(sampled.outputs))
 
 
-def followed(engine: Engine, sampled: Sampled, one: Pass, clients: int = 1) -> Iterator[tuple[int, int]]:
-    """Lets the engine learn what a pass lets a server learn, and yields each measured call when the caller has to serve
-    it, as (index of the call, number of outputs learnt). Calls without a step are only learnt.
+def followed(engine: Engine, sampled: Sampled, one: Pass, clients: int = 1) -> Iterator[int]:
+    """Lets the engine learn what a pass lets a server learn, and yields the index of each measured call when the caller
+    has to serve it. Calls without a step are only learnt.
 
     Args:
         engine: A new engine.
@@ -182,9 +182,9 @@ def followed(engine: Engine, sampled: Sampled, one: Pass, clients: int = 1) -> I
     for place in one.learnt if one.unsealed is None else one.unsealed:
         _learn(engine, sampled, int(place))
     unfinished: deque[int] = deque()
-    for number, place in enumerate(one.served.tolist()):
+    for place in one.served.tolist():
         if place in measured:
-            yield measured[place], len(one.learnt) + number - len(unfinished)
+            yield measured[place]
         if clients > 1 or place not in measured or not sampled.is_whole(measured[place]):
             unfinished.append(place)
         if len(unfinished) >= clients:
@@ -204,15 +204,13 @@ class Lengths:
 
     calls: NDArray[np.int64]
     """[n], indexes into the measured calls."""
-    seen: NDArray[np.int64]
-    """[n], the number of outputs learnt before."""
     tokens: NDArray[np.float64]
     """[n], the tokens that decoding steps produce, which are all but the first."""
     steps: NDArray[np.float64]
     """[n]"""
 
     def chosen(self, mask: NDArray[np.bool_]) -> Lengths:
-        return Lengths(self.calls[mask], self.seen[mask], self.tokens[mask], self.steps[mask])
+        return Lengths(self.calls[mask], self.tokens[mask], self.steps[mask])
 
     def accept_length(self) -> float | None:
         total = self.steps.sum()
@@ -237,12 +235,12 @@ def serve(
     on_pass: Callable[[Engine], object] = lambda engine: None,
 ) -> Lengths:
     """Replays the measured calls of each pass on an engine of its own, step by step."""
-    rows: list[tuple[int, int, int, int]] = []
+    rows: list[tuple[int, int, int]] = []
     for one in passes:
         engine = Engine(config)
-        for i, seen in followed(engine, sampled, one):
+        for i in followed(engine, sampled, one):
             call = sampled.measured[i]
-            rows.append((i, seen, len(call.output) - 1, serve_call(engine, call, keep=sampled.is_whole(i))))
+            rows.append((i, len(call.output) - 1, serve_call(engine, call, keep=sampled.is_whole(i))))
         on_pass(engine)
     return _lengths(rows)
 
@@ -250,20 +248,20 @@ def serve(
 def serve_alone(sampled: Sampled, config: EngineConfig) -> Lengths:
     """Serves each session with an engine that keeps no outputs, so a call drafts from its own prompt and output only."""
     config = replace(config, budget_bytes=0, max_siblings=0)
-    rows: list[tuple[int, int, int, int]] = []
+    rows: list[tuple[int, int, int]] = []
     engine, session = Engine(config), ""
     for i in sorted(range(len(sampled.measured)), key=lambda i: sampled.measured[i].session):
         call = sampled.measured[i]
         if call.session != session:
             engine, session = Engine(config), call.session
         if len(call.output) > 1:
-            rows.append((i, 0, len(call.output) - 1, serve_call(engine, call)))
+            rows.append((i, len(call.output) - 1, serve_call(engine, call)))
     return _lengths(rows)
 
 
-def _lengths(rows: Sequence[tuple[int, int, int, int]]) -> Lengths:
-    calls, seen, tokens, steps = np.array(rows, np.int64).reshape(-1, 4).T
-    return Lengths(calls, seen, tokens.astype(np.float64), steps.astype(np.float64))
+def _lengths(rows: Sequence[tuple[int, int, int]]) -> Lengths:
+    calls, tokens, steps = np.array(rows, np.int64).reshape(-1, 3).T
+    return Lengths(calls, tokens.astype(np.float64), steps.astype(np.float64))
 
 
 def serve_call(engine: Engine, call: Call, *, keep: bool = True) -> int:

@@ -1,5 +1,4 @@
-"""Measures of each set of outputs, and differences between sets of one kind. A set is all outputs, or those of a role,
-a tenant, a day or a file."""
+"""Measures of each set of outputs. A set is all outputs, or those of a role, a tenant, a day or a file."""
 
 from __future__ import annotations
 
@@ -25,8 +24,6 @@ _KINDS: dict[str, Callable[[Labels, str], str]] = {
     "day": lambda labels, file: labels.day,
     "file": lambda labels, file: shown(file),
 }
-_LEAST_RATIO = 1.25
-_MEASURES = (("accept_length", "accept length", "tokens per step"), ("entropy", "entropy", "bits per token"))
 
 
 def spread(outputs: Sequence[KeptOutput], count: int = ENTROPY_OUTPUTS) -> list[KeptOutput]:
@@ -107,43 +104,3 @@ def _row(
         "repeated": shares(places[mask].sum(axis=0)) if mask.any() else None,
         "accept_length": lengths,
     }
-
-
-def differences(sets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The differences between the lowest and the highest set of each kind, for each measure. `sets`: the sets of the
-    facts."""
-    found = []
-    for kind in dict.fromkeys(entry["by"] for entry in sets if entry["by"] != "all"):
-        for measure, words, unit in _MEASURES:
-            known = [
-                (value, entry["name"])
-                for entry in sets
-                if entry["by"] == kind and (value := _value(entry, measure)) is not None
-            ]
-            if len(known) < 2:
-                continue
-            low, low_name = min(known, key=lambda item: (item[0]["mean"], item[1]))
-            high, high_name = max(known, key=lambda item: (item[0]["mean"], item[1]))
-            if low["high"] >= high["low"] or high["mean"] < _LEAST_RATIO * max(low["mean"], 1e-9):
-                continue
-            found.append(
-                {
-                    "by": kind,
-                    "low_set": low_name,
-                    "high_set": high_name,
-                    "what": measure,
-                    "low": low["mean"],
-                    "high": high["mean"],
-                    "text": f"By {kind}, the {words} ranges from {low['mean']:.2f} {unit} ({low_name}) to "
-                    f"{high['mean']:.2f} ({high_name}). Their intervals do not overlap.",
-                }
-            )
-    return found
-
-
-def _value(entry: dict[str, Any], measure: str) -> dict[str, float] | None:
-    if measure == "entropy":
-        value: dict[str, float] | None = entry["entropy"]
-        return value
-    lengths = entry["accept_length"] or {}
-    return lengths.get("warm") or lengths.get("cold")

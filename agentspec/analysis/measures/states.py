@@ -34,8 +34,6 @@ class Recorded:
     acceptance: Acceptance
     calls: NDArray[np.int64]
     """[n], indexes into the measured calls. A call that was served in several orders is there several times."""
-    seen: NDArray[np.int64]
-    """[n], the number of outputs learnt before."""
     sessions: tuple[str, ...]
     """[n]"""
     outputs: int
@@ -47,7 +45,7 @@ class Recorded:
         """The served calls where every draft is verified at this width."""
         tokens = np.diff(self.acceptance.starts).astype(np.float64)
         steps = walk(self.acceptance, width, 0.0).call_steps.astype(np.float64)
-        return Lengths(self.calls, self.seen, tokens, steps)
+        return Lengths(self.calls, tokens, steps)
 
 
 def record(
@@ -77,13 +75,11 @@ def record(
     num_learnt = sum(len(one.learnt) for one in passes) / len(passes)
     drafts = Drafts(num_places, MAX_WIDTH)
     calls: list[int] = []
-    learnt: list[int] = []
     for one in passes:
         engine = Engine(config)
-        for i, seen in followed(engine, sampled, one, clients):
+        for i in followed(engine, sampled, one, clients):
             drafts.record(engine, sampled.measured[i], keep=clients == 1 and sampled.is_whole(i))
             calls.append(i)
-            learnt.append(seen)
             on_call()
         on_pass(engine)
     index = np.array(calls, np.int64)
@@ -91,7 +87,7 @@ def record(
     acceptance = drafts.acceptance(name, chosen, sampled.cached[index])
     sessions = tuple(call.session for call in chosen)
     outputs = round(num_learnt) or len(sampled.outputs)
-    return Recorded(acceptance, index, np.array(learnt, np.int64), sessions, outputs, sampled.share)
+    return Recorded(acceptance, index, sessions, outputs, sampled.share)
 
 
 def adapted_estimates(sampled: Sampled, seed: int, budget_bytes: int) -> Estimates | None:

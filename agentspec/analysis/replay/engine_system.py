@@ -87,7 +87,17 @@ class EngineSystem:
         if "outputs" not in sources:
             # An index that an earlier call with the same beginning left may hold that call's output.
             config = replace(config, budget_bytes=0, conversation_bytes=0, max_siblings=0)
-        self.engine = engine_with(config, corpora if "corpora" in sources else None)
+        self._begin(engine_with(config, corpora if "corpora" in sources else None))
+
+    @classmethod
+    def on(cls, engine: Engine) -> Self:
+        """A system on an engine with settings of its own."""
+        system = cls.__new__(cls)
+        system._begin(engine)
+        return system
+
+    def _begin(self, engine: Engine) -> None:
+        self.engine = engine
         self._id = _ID
         self._group = ""
 

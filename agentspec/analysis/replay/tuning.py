@@ -11,18 +11,16 @@ the least probability of a drafted token comes from a grid.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentspec import _core
-from agentspec.analysis.replay.engine_system import Corpora, as_draft, engine_with, remember
-from agentspec.analysis.replay.teacher_forcing import accepted_nodes, calibration_error
+from agentspec.analysis.replay.engine_system import Corpora, EngineSystem, as_draft, engine_with
+from agentspec.analysis.replay.teacher_forcing import Measurement, accepted_nodes, replay
 from agentspec.analysis.replay.traces import Call
 from agentspec.config import EngineConfig
-from agentspec.drafts import DraftRow
 from agentspec.engine import Engine, Trials
 from agentspec.errors import ConfigError
 from agentspec.estimates import NUM_WEIGHTS, Estimates
@@ -37,18 +35,6 @@ _MAX_ROUNDS = 150
 
 def _nothing(number: int) -> None:
     """Ignores progress."""
-
-
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """The quality of an engine's drafts and estimates on a set of calls."""
-
-    accepted_per_step: float
-    drafted_per_step: float
-    steps: int
-    calibration_error: float
-    """Expected calibration error over ten equal bins of the estimate: mean distance of estimated and true acceptance,
-    weighted by the number of drafted tokens in a bin."""
 
 
 def collect_trials(
@@ -66,7 +52,7 @@ def collect_trials(
     engine = engine_with(config, corpora)
     rows: list[Trials] = []
     for number, call in enumerate(calls, 1):
-        for _, _, rest in steps_of(engine, call):
+        for rest in _rests(engine, call):
             rows.append(engine.trials(_ID, rest[:max_draft_tokens]))
         on_call(number)
     if not any(len(row.accepted) for row in rows):
@@ -131,46 +117,29 @@ def measure(
     *,
     warm: Iterable[Call] = (),
     corpora: Corpora | None = None,
-) -> Quality:
+) -> Measurement:
     """Replays calls after those of `warm` were learnt. Raises ConfigError if every output has one token only."""
-    engine = engine_with(config, corpora)
+    system = EngineSystem.on(engine_with(config, corpora))
     for call in warm:
-        remember(engine, call)
-    steps = accepted = 0
-    estimates: list[NDArray[np.float32]] = []
-    truths: list[NDArray[np.bool_]] = []
-    for call in calls:
-        for row, true_nodes, _ in steps_of(engine, call):
-            steps += 1
-            accepted += int(true_nodes.sum()) - 1
-            estimates.append(row.estimates[1:])
-            truths.append(true_nodes[1:])
-    if not steps:
+        system.remember(call)
+    sums = replay(calls, system, config.max_draft_tokens)
+    if not sums.steps:
         raise ConfigError("there is no step to measure: every output has one token only; pass other traces")
-    estimated, came_true = np.concatenate(estimates), np.concatenate(truths)
-    return Quality(
-        accepted_per_step=round(accepted / steps, 4),
-        drafted_per_step=round(len(estimated) / steps, 4),
-        steps=steps,
-        calibration_error=round(calibration_error(estimated, came_true), 4),
-    )
+    return sums
 
 
-def steps_of(engine: Engine, call: Call) -> Iterator[tuple[DraftRow, NDArray[np.bool_], NDArray[np.int32]]]:
-    """Drafts a call's output step by step. Yields (row, which of its nodes are true, the rest of the output)."""
+def _rests(engine: Engine, call: Call) -> Iterator[NDArray[np.int32]]:
+    """Drafts a call's output step by step. Yields the rest of the output at each step."""
     output = call.output
     truth = output.tolist()
     engine.open(_ID, call.prompt)
     engine.extend(_ID, output[:1])
     done = 1
     while done < len(truth):
-        row = engine.draft([_ID]).row(0)
-        path = accepted_nodes(as_draft(row), truth[done:])
-        true_nodes = np.zeros(len(row.tokens), dtype=np.bool_)
-        true_nodes[[0, *(node + 1 for node in path)]] = True
-        yield row, true_nodes, output[done:]
-        engine.extend(_ID, output[done : done + len(path) + 1])
-        done += len(path) + 1
+        written = len(accepted_nodes(as_draft(engine.draft([_ID]).row(0)), truth[done:])) + 1
+        yield output[done:]
+        engine.extend(_ID, output[done : done + written])
+        done += written
     engine.close(_ID)
 
 

@@ -1,6 +1,6 @@
 """Whether suffix drafts suit a service, estimated from its logs without running a model.
 
-report_facts(paths, tokenizer, config) ─> facts, a dictionary that schema.py describes ─> summary(), page()
+report_facts(paths, tokenizer, config) ─> facts, a dictionary ─> summary(), page()
 """
 
 from agentspec.analysis.replay.tokenizer import find_tokenizer

@@ -1,7 +1,7 @@
-"""The report's facts, as schema.py describes them: read the logs, sample, measure, decide.
+"""The report's facts: read the logs, sample, measure, decide.
 
 logs ─> outputs, of which some calls are replayed ─> drafts of a cold and of a warm server
-    ─┬─> accept lengths ─> sets, learning curve
+    ─┬─> accept lengths ─> sets
      ├─> width, tau ─────────────────┐
      └─> simulated servers ─> speed-up ─> verdict
 
@@ -23,8 +23,7 @@ from agentspec import __version__
 from agentspec.analysis.logs.log import read_log
 from agentspec.analysis.logs.sample import SampleLimits
 from agentspec.analysis.logs.source import LogReading
-from agentspec.analysis.measures import entropy, grid, learning
-from agentspec.analysis.measures.intervals import NORMAL
+from agentspec.analysis.measures import entropy, grid
 from agentspec.analysis.measures.replays import (
     Lengths,
     Sampled,
@@ -36,7 +35,7 @@ from agentspec.analysis.measures.replays import (
     serve_alone,
     warm_passes,
 )
-from agentspec.analysis.measures.sets import differences, entropy_of, set_rows
+from agentspec.analysis.measures.sets import entropy_of, set_rows
 from agentspec.analysis.measures.speedup import speedup_row
 from agentspec.analysis.measures.states import MAX_WIDTH, Recorded, adapted_estimates, record
 from agentspec.analysis.replay.tokenizer import Tokenizer
@@ -50,15 +49,15 @@ from agentspec.progress import Progress
 from agentspec.scheduling import Profile
 from agentspec.simulation import find_profile
 
-SCHEMA = 2
+SCHEMA = 3
 WIDTH = 16
-"""Tokens per row, the root included, at which the sets and the learning curve are measured."""
+"""Tokens per row, the root included, at which the sets are measured."""
 _BASE_MB, _BYTES_A_KEPT_BYTE = 384, 16
 """Memory of the process without a log, and memory of the engine and the analysis for each byte of kept outputs."""
 _DRAFT_SHARE_TAU = 2.0
 _READING = 0.5
 """The share of the time that reading may take."""
-_NO_LENGTHS = Lengths(*(np.zeros(0, np.int64),) * 2, *(np.zeros(0, np.float64),) * 2)
+_NO_LENGTHS = Lengths(np.zeros(0, np.int64), *(np.zeros(0, np.float64),) * 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +141,6 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
     cold, warm = (recorded[state].lengths(WIDTH) if state in recorded else _NO_LENGTHS for state in ("cold", "warm"))
     sets, set_notes = set_rows(sample.counts, kept, whole, cold, warm)
     alone = serve_alone(sampled, engine_config(WIDTH, budget_bytes))
-    points = learning.curve_points(cold, warm, alone, sampled)
     notes += set_notes
 
     profiles = {name: find_profile(name) for name in config.profiles}
@@ -152,9 +150,6 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
     first_profile = next(iter(profiles.values()))
     if sample_entropy is None:
         notes.append("The entropy is not known: no context is in two outputs.")
-    growth = learning.fit_growth(points, learning.first_of(sampled))
-    if growth is None:
-        notes.append("There are too few outputs to say how the accept length grows with more of them.")
     context = _mean_context(sampled)
     judged = verdict(
         Evidence(
@@ -189,17 +184,9 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         "entropy": sample_entropy
         and {**sample_entropy, "method": entropy.METHOD, "reading": entropy.reading(sample_entropy["mean"])},
         "sets": sets,
-        "learning_curve": [point.facts() for point in points],
-        "growth": growth
-        and {
-            "log_scale": round(growth.log_scale, 6),
-            "exponent": round(growth.exponent, 6),
-            **_ten_times(growth, total.outputs),
-        },
         "replay": rows,
         "speedup": speedups,
         "memory": memory,
-        "differences": differences(sets),
         "verdict": judged,
         "could_not_tell": notes,
     }
@@ -208,15 +195,6 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
 def _not_understood(reading: LogReading) -> str:
     bad = f"{reading.num_bad} records that could not be read" if reading.num_bad else ""
     return ", ".join(filter(None, (bad, reading.account.not_understood(3))))
-
-
-def _ten_times(growth: learning.Growth, num_outputs: int) -> dict[str, float]:
-    """The accept length after ten times as many outputs, with its interval."""
-    ends = (("", 0.0), ("_low", -NORMAL), ("_high", NORMAL))
-    return {
-        f"at_ten_times{end}": round(float(growth.accept_length(10.0 * num_outputs, deviations)), 3)
-        for end, deviations in ends
-    }
 
 
 def _recorded(

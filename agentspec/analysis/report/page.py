@@ -21,14 +21,12 @@ from jinja2 import ChainableUndefined, Environment, PackageLoader
 from markupsafe import Markup
 
 from agentspec.analysis.report import page_numbers
-from agentspec.analysis.report.page_axis import Axis, linear, logarithmic
+from agentspec.analysis.report.page_axis import linear
 
 MAX_PLOT_ROWS = 12
 """Sets of each kind that a plot has room for."""
 _KINDS = ("all", "role", "tenant", "day", "file")
 _PLAIN = (1.0, "plain decoding, 1 token per step")
-_LOGARITHMIC_FROM = 20.0
-"""Ratio of the last number of outputs to the first from which a linear axis would crowd the early outputs."""
 # Joiners only change how letters and emoji are drawn.
 _HARMLESS = {"\N{ZERO WIDTH JOINER}", "\N{ZERO WIDTH NON-JOINER}"}
 # Categories without a glyph: controls, formats (bidi marks among them), surrogates, private use, line separators.
@@ -38,9 +36,8 @@ _MAX_MARKS = 3
 
 
 def page(facts: Mapping[str, Any]) -> str:
-    """The whole document, to be written as UTF-8. The facts are as schema.py describes them."""
+    """The whole document, to be written as UTF-8. `facts`: those of report_facts()."""
     script = environment().get_template("page.js").render()
-    points = [(row["outputs"], {**row, "mean": row["accept_length"]}) for row in facts["learning_curve"]]
     return (
         environment()
         .get_template("page.html")
@@ -48,8 +45,6 @@ def page(facts: Mapping[str, Any]) -> str:
             facts=facts,
             digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             sets=_sets(facts["sets"]),
-            points=points,
-            axes=_curve_axes(points) if points else None,
             gains=facts["speedup"],
         )
     )
@@ -149,13 +144,3 @@ def largest(sets: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[s
         kept = sorted(of_kind, key=lambda found: found["output_tokens"], reverse=True)[:MAX_PLOT_ROWS]
         kinds.append((kind, [found for found in of_kind if found in kept]))
     return kinds
-
-
-def _curve_axes(points: Sequence[tuple[int, Mapping[str, Any]]]) -> tuple[Axis, Axis]:
-    title = "finished outputs learnt from"
-    # A logarithmic axis has no 0: a server that has learnt nothing is drawn at one output.
-    positive = [max(at, 1.0) for at, _ in points]
-    is_wide = positive[-1] / positive[0] >= _LOGARITHMIC_FROM
-    x = logarithmic(f"{title}, logarithmic", positive) if is_wide else linear(title, [at for at, _ in points])
-    lengths = [length[end] for _, length in points for end in ("low", "high")]
-    return x, linear("accept length, tokens per step", lengths, start=1.0, reference=_PLAIN)

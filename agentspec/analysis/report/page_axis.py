@@ -66,21 +66,6 @@ def linear(
     return Axis(title=title, low=first, high=ticks[-1], ticks=ticks, reference=reference, suffix=suffix)
 
 
-def logarithmic(title: str, values: Iterable[float]) -> Axis:
-    """An axis from the least of some positive values to the greatest, with ticks at 1, 2 and 5 times powers of ten."""
-    values = list(values)
-    low, high = min(values), max(values)
-    if high <= low:
-        high = low * 10
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for factors in ((1, 2, 5), (1, 3), (1,)):
-        ticks = [factor * 10.0**power for power in powers for factor in factors]
-        ticks = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
-        if len(ticks) <= _MAX_TICKS:
-            break
-    return Axis(title=title, low=low, high=high, ticks=ticks, logarithmic=True)
-
-
 def _step(low: float, high: float) -> float:
     """The least of 1, 2 and 5 times a power of ten that keeps to the maximum number of ticks."""
     power: float = 10.0 ** math.floor(math.log10((high - low) / _MAX_TICKS))

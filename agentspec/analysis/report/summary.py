@@ -59,8 +59,6 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
                 f"{entry['by'] + ' ' + entry['name']:<32.31}{entry['outputs']:>9}{_mean(entry['entropy']):>9}"
                 f"{_mean(lengths.get('cold')):>7}{_mean(lengths.get('warm')):>7}"
             )
-    for difference in facts["differences"]:
-        yield difference["text"]
     if facts["could_not_tell"]:
         yield ""
         yield "Limits of this report:"

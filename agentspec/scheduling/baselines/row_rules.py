@@ -1,11 +1,13 @@
 """Rules that choose between the suffix draft and the draft model for each row alone.
 
-Each rule says which rows of a batch have a suffix draft that is too weak. These rows use the draft model.
+Each rule says which rows of a batch have a suffix draft that is too weak, bool[b]. These rows use the draft model. The
+rules take the settings, the suffix drafts, and the expected number of accepted tokens of each suffix draft and of each
+draft of the draft model, float64[b].
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,22 +16,6 @@ from agentspec.drafts import DraftBatch
 
 if TYPE_CHECKING:
     from agentspec.scheduling.hybrid.config import HybridConfig
-
-
-class RowRule(Protocol):
-    """Tells which of b rows have a weak suffix draft."""
-
-    def __call__(
-        self, config: HybridConfig, suffix: DraftBatch, expected: NDArray[np.float64], model: NDArray[np.float64]
-    ) -> NDArray[np.bool_]:
-        """bool[b], whether each row's suffix draft is weak.
-
-        Args:
-            config: Settings.
-            suffix: The suffix drafts of the rows.
-            expected: float64[b], expected number of accepted tokens of each suffix draft.
-            model: float64[b], the same for drafts of the draft model.
-        """
 
 
 def weak_by_score(

@@ -81,18 +81,6 @@ def works(launch: Launch, device: torch.device | str) -> bool:
     return call.has_run
 
 
-def driver_launches() -> bool | None:
-    """Whether this machine's GPU driver has cuLaunchHostFunc; None if the machine has no GPU of NVIDIA, or no driver."""
-    try:
-        library = ctypes.CDLL(_LIBRARY)
-    except OSError:
-        return None
-    count = ctypes.c_int()
-    if library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
-        return None
-    return hasattr(library, "cuLaunchHostFunc")
-
-
 class _Driver:
     """The part of the driver's library that launches functions."""
 

@@ -118,7 +118,6 @@ def test_what_keeps_from_managing_is_told(tmp_path: Path, capsys: pytest.Capture
             (["ls", "--server", "http://127.0.0.1:1"], "no server answers"),
             (["ls", "--server", url, "--admin-key-file", str(tmp_path / "none")], "--admin-key-file must be a file"),
             (["ls", "--server", url, "--timeout", "0"], "--timeout must be > 0"),
-            (["add", "x", "--server", url, "--all"], "--server-file"),
             (["add", "x", str(tmp_path / "none"), "--server", url, "--all"], "there is no"),
             (["add", "x", str(tmp_path / "binary"), "--server", url, "--all"], "is no UTF-8 text"),
         ]

@@ -7,7 +7,7 @@ import pytest
 from byte_tokenizer import write_byte_tokenizer
 from server_blocks import block, info, served
 
-from agentspec.cli import doctor, main
+from agentspec.cli import main
 
 
 def test_a_healthy_server(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -33,25 +33,6 @@ def test_what_happens_now_is_told_from_what_happened(capsys: pytest.CaptureFixtu
         assert main(["doctor", url, "--seconds", "0.01"]) == 1, "rows were verified and nothing drafted meanwhile"
     shown = capsys.readouterr().out
     assert "errors: none of drafting" in shown and "of 100 rows had none" in shown
-
-
-@pytest.mark.parametrize(
-    ("launches", "line"),
-    [
-        (True, "OK      gpu-driver: this machine's GPU driver launches"),
-        (False, "WARNING gpu-driver: this machine's GPU driver cannot launch"),
-        (None, ""),
-    ],
-)
-def test_the_gpu_driver_of_a_server_on_this_machine(
-    launches: bool | None, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(doctor, "driver_launches", lambda: launches)
-    with served({"/server_info": info(block())}) as url:
-        assert main(["doctor", url]) == 0
-    shown = capsys.readouterr().out
-    assert line in shown
-    assert ("gpu-driver" in shown) == bool(line)
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_a_service_rate_is_that_of_full_batches() -> None:
     acceptance = acceptance_at_rate("0.5", 1, 8, 65, 1, 0)
     # Four rows take 64 steps and a prefill.
     seconds = 64 * profile.target.seconds(0, 4) + profile.target.seconds(0, 32)
-    rate = plain_service_rate(acceptance, profile, config, 400, 0, True)
+    rate = plain_service_rate(acceptance, profile, config, 400, 0)
     assert rate == pytest.approx(4 / seconds, rel=0.03)
 
 

@@ -98,15 +98,6 @@ def test_drafts_of_one_rate_miss_the_same_tokens() -> None:
         assert runs[i + 1] >= runs[i] - 1, "a token that was right stays so when drafted one place later"
 
 
-def test_beta_rates_differ_by_request_and_estimates_hold_over_all() -> None:
-    acceptance = acceptance_at_rate("beta:2:2", 4000, 1, 60, 4, 1)
-    assert acceptance.estimates[0].tolist() == pytest.approx([1, 1 / 2, 3 / 10, 1 / 5, 1 / 7])
-    for k in range(1, 5):
-        assert mean_tokens(acceptance, k) == pytest.approx(acceptance.estimates[0, : k + 1].sum(), rel=0.03)
-    by_request = acceptance.accepted.reshape(4000, 59, -1)[:, :19, 1].mean(axis=1)
-    assert by_request.std() > 0.2
-
-
 def test_power_law_gives_the_lengths_of_su_eq_5() -> None:
     acceptance = acceptance_at_rate("power:0.9:0.548", 500, 1, 200, 8, 0)
     for s in range(1, 9):
@@ -132,7 +123,7 @@ def test_the_last_token_is_a_bonus() -> None:
 
 @every(
     "text",
-    ["1.0", "-0.1", "beta:0:1", "beta:1", "power:2:0.5", "power:1:2", "medusa:0.5:9:9", "medusa:1:2:2", "x", ":"],
+    ["1.0", "-0.1", "power:2:0.5", "power:1:2", "medusa:0.5:9:9", "medusa:1:2:2", "x", ":"],
 )
 def test_bad_rates_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="got"):

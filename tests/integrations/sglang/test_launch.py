@@ -86,7 +86,6 @@ RESOLVER = """
 
 REFUSED = [
     (["--agentspec-max-siblings", "2"], "max_siblings must be set by the variable AGENTSPEC_MAX_SIBLINGS or the key"),
-    (["--agentspec-controller", "fixed"], "--agentspec-controller is no longer a setting: pass --agentspec-baseline"),
     (["--agentspec-corpora", "/nowhere/a.corpus"], "/nowhere/a.corpus, which are not there"),
     (["--pp-size", "2"], "pp_size=2"),
     (["--speculative-algorithm", "NGRAM", "--agentspec-tau", "2"], "need --speculative-algorithm AGENTSPEC"),

@@ -1,4 +1,4 @@
-"""Flags override variables, which override the file, which overrides defaults. What is unknown, out of range or dropped is
+"""Flags override variables, which override the file, which overrides defaults. What is unknown or out of range is
 refused by name."""
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from agentspec.config import EngineConfig
 from agentspec.errors import ConfigError
 from agentspec.estimates import NUM_WEIGHTS, Estimates
 from agentspec.integrations.sglang import setting_sources, settings
-from agentspec.integrations.sglang.settings import DROPPED, FIELDS, FLAGS, MEASUREMENTS, Settings, flag_of, variable_of
+from agentspec.integrations.sglang.settings import FIELDS, FLAGS, MEASUREMENTS, Settings, flag_of, variable_of
 from agentspec.scheduling import ControlConfig
 from agentspec.scheduling.hybrid import HybridConfig
 from agentspec.store.config import SharingConfig
@@ -239,56 +238,9 @@ def test_a_bad_yaml_file_is_refused_without_its_text(tmp_path: Path) -> None:
     assert "hush" not in str(refused.value)
 
 
-# What each setting that is no longer one, or no flag, or no key, answers.
-GONE = [
-    ("rule", "pass --agentspec-baseline suffixdecoding ("),
-    ("alpha", "pass --agentspec-baseline suffixdecoding:alpha=NUMBER ("),
-    ("hybrid_rule", "pass --agentspec-baseline score, match-length or"),
-    ("controller", "pass --agentspec-baseline NAME"),
-    ("controller_length", "pass --agentspec-baseline fixed:length=NUMBER ("),
-    ("controller_length_model", "pass --agentspec-baseline smartspec:length_model=NAME ("),
-    ("controller_min_confidence", "smartspec:length_model=confidence,min_confidence=NUMBER ("),
-    ("controller_window", "pass --agentspec-baseline smartspec:window=NUMBER ("),
-    ("controller_acceptance", "smartspec:acceptance=NUMBER or batch-table:acceptance=NUMBER ("),
-    ("controller_table", "pass --agentspec-baseline batch-table:table=1:7,8:3,32:0 ("),
-    ("controller_objective", "remove it, because agentspec maximises"),
-    ("controller_probe_share", "remove it, because 0.001 of the time"),
-    ("draft_model_pause", "smartspec:pause=zero-length"),
-    ("max_pattern", "remove it, because patterns of up to 64 tokens"),
-    ("prompt_tail", "remove it, because 16 tokens"),
-    ("store_queue_tokens", "use a faster store"),
-    ("store_load_seconds", "at most 60 seconds"),
-    ("admin_upload_mb", "admin_folder"),
-    ("breaker_failures", "10 consecutive failures"),
-]
-
-
-@pytest.mark.parametrize("way", ["flag", "variable", "file", "argument"])
-def test_a_dropped_setting_says_what_to_do_instead(
-    way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ways: dict[str, tuple[Callable[[str], object], str]] = {
-        "flag": (lambda name: parse(flag_of(name), "7"), "--agentspec-{flag}"),
-        "variable": (lambda name: from_variables(**{name: "7"}), "the variable AGENTSPEC_{variable}"),
-        "file": (
-            lambda name: from_file(json.dumps({name: 7}), tmp_path),
-            f"the key {{name}} of {tmp_path}/agentspec.json",
-        ),
-        "argument": (lambda name: Settings(**{name: 7}), "{name}"),
-    }
-    assert {name for name, _ in GONE} == set(DROPPED) and not set(DROPPED) & {*FIELDS, *MEASUREMENTS}
-    give, spelled = ways[way]
-    for name, remedy in GONE:
-        with pytest.raises((ConfigError, SystemExit)) as refused:
-            give(name)
-        told = capsys.readouterr().err if way == "flag" else str(refused.value)
-        given = spelled.format(name=name, flag=name.replace("_", "-"), variable=name.upper())
-        assert f"{given} is no longer a setting: " in told and remedy in told, told
-
-
-def test_all_dropped_variables_are_told_at_once() -> None:
-    with pytest.raises(ConfigError, match="AGENTSPEC_ALPHA is no .*\n.*AGENTSPEC_RULE is no .*\n.*AGENTSPEC_X is unk"):
-        from_variables(alpha="1", rule="suffixdecoding", x="1")
+def test_all_unknown_variables_are_told_at_once() -> None:
+    with pytest.raises(ConfigError, match="AGENTSPEC_ALPHA is unknown.*\n.*AGENTSPEC_X is unknown"):
+        from_variables(alpha="1", x="1")
     with pytest.raises(ConfigError, match="unknown setting alpah; known are mode, "):
         Settings(alpah=1)
 

@@ -95,7 +95,6 @@ def test_a_server_that_is_down_fails_every_question(capsys: pytest.CaptureFixtur
         ([*REFERENCE, "--generated", "0"], "--generated"),
         ([*REFERENCE, "--concurrency", "0"], "--concurrency"),
         ([*REFERENCE, "--drafts", "0"], "drafts"),
-        ([*REFERENCE, "--mistakes", "2"], "wrong_sql"),
         ([*REFERENCE, "--timeout", "0"], "--timeout"),
         ([*REFERENCE, "--out", "missing/folder/x.jsonl"], "--out"),
         (["--base-url", "http://x", "--model", "m", "--databases", "missing", "--questions", "missing"], "missing"),

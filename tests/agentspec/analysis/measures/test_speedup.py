@@ -28,7 +28,7 @@ NOTHING = StepCost(0.0, 0.0, 0.0)
 def recorded(rate: str, requests: int = 30, sessions: int = 30) -> Recorded:
     acceptance = acceptance_at_rate(rate, requests, 20, 40, 16, seed=0)
     calls = np.arange(requests)
-    return Recorded(acceptance, calls, calls, tuple(str(i % sessions) for i in range(requests)), requests)
+    return Recorded(acceptance, calls, tuple(str(i % sessions) for i in range(requests)), requests)
 
 
 def row(profile: Profile = PROFILE, clients: int = 1, cold: str = "0.4", warm: str = "0.7") -> dict[str, float]:

@@ -92,7 +92,8 @@ def test_fitting_calibrates_wrong_estimates() -> None:
     estimates, errors, held_out = wrong(), [], calls(10, seed=3)
     for _ in range(4):
         config = EngineConfig(max_draft_tokens=4, learning_rate=0.0, min_token_prob=0.0, estimates=estimates)
-        errors.append(measure(held_out, config).calibration_error)
+        sums = measure(held_out, config)
+        errors.append(calibration_error(sums.estimated, sums.came_true))
         estimates = fit([collect_trials(calls(30, seed=1), estimates)], estimates, "")
     assert errors == sorted(errors, reverse=True), errors
     assert errors[1] < 0.7 * errors[0]
@@ -118,12 +119,10 @@ def test_each_set_counts_alike_however_large() -> None:
 
 def test_steps_and_accepted_tokens_make_up_the_outputs() -> None:
     given = calls(3, seed=7)
-    quality = measure(given, EngineConfig(max_draft_tokens=4, estimates=by_counts()))
-    # The first token of each output comes from the prefill. Each step adds one token to those it accepts, except for
-    # the last step, which may accept up to the very end.
-    tokens = sum(len(call.output) - 1 for call in given)
-    assert 0 <= quality.steps * (1 + quality.accepted_per_step) - tokens <= len(given) + 1e-3 * quality.steps
-    assert quality.accepted_per_step <= quality.drafted_per_step <= 4
+    sums = measure(given, EngineConfig(max_draft_tokens=4, estimates=by_counts()))
+    # The first token of each output comes from the prefill. Each step adds one token to those it accepts.
+    assert sums.steps + sums.accepted == sum(len(call.output) - 1 for call in given)
+    assert sums.accepted <= sums.drafted <= 4 * sums.steps
 
 
 def test_outputs_of_one_token_cannot_be_measured() -> None:

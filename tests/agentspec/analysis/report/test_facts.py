@@ -1,4 +1,4 @@
-"""Facts of small logs fit their schema and agree with what the logs were made of."""
+"""Facts of small logs agree with what the logs were made of."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from agentspec.analysis.measures.grid import TAUS, WIDTHS
 from agentspec.analysis.report import ReportConfig, report_facts, summary
 from agentspec.analysis.report.facts import WIDTH
 from agentspec.analysis.report.page import page
-from agentspec.analysis.report.schema import Facts
 
 
 def facts_of(*paths: Path, **settings: Any) -> dict[str, Any]:
     config = ReportConfig(**{"concurrency": (1,), **settings})
     facts = report_facts(paths, byte_tokenizer(), config)
-    Facts.model_validate_json(json.dumps(facts), strict=True)
+    json.dumps(facts, allow_nan=False)
     assert page(facts).endswith("</html>")
     return facts
 

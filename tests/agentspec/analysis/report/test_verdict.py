@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from every import every
 
-from agentspec.analysis.measures.sets import differences
 from agentspec.analysis.report.verdict import Evidence, best_width, budget_mb, drafter_gain, verdict
 from agentspec.simulation import find_profile
 
@@ -144,14 +143,3 @@ def test_a_drafter_gains_less_in_larger_batches() -> None:
 @pytest.mark.parametrize(("megabytes", "budget"), [(0, 256), (100, 256), (200, 512), (600, 2048)])
 def test_budgets_hold_the_index_twice(megabytes: int, budget: int) -> None:
     assert budget_mb(megabytes * 2**20) == budget
-
-
-def test_only_sets_whose_intervals_do_not_touch_differ() -> None:
-    def entry(name: str, low: float, high: float) -> dict[str, Any]:
-        interval = {"mean": (low + high) / 2, "low": low, "high": high}
-        return {"by": "tenant", "name": name, "entropy": None, "accept_length": {"cold": interval, "warm": None}}
-
-    (found,) = differences([entry("a", 1.5, 2.0), entry("b", 3.0, 4.0), entry("c", 2.0, 3.0)])
-    assert (found["low_set"], found["high_set"], found["what"]) == ("a", "b", "accept_length")
-    assert differences([entry("a", 1.5, 2.0), entry("b", 1.9, 4.0)]) == []
-    assert differences([entry("a", 1.5, 2.0)]) == []

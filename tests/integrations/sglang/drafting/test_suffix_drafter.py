@@ -156,12 +156,7 @@ class Serving:
                 request.output_ids.extend(tokens)
 
 
-IN_TURN = pytest.param(False, id="in turn")
-BOTH_WAYS = [IN_TURN, pytest.param(True, id="overlap")]
-ASTRAY = [IN_TURN, pytest.param(True, id="overlap")]
-
-
-@pytest.fixture(params=BOTH_WAYS)
+@pytest.fixture(params=[False, True], ids=["in turn", "overlap"])
 def serving(request: pytest.FixtureRequest) -> Serving:
     return Serving(overlap=request.param)
 
@@ -201,7 +196,6 @@ def astray(serving: Serving) -> tuple[Request, Request]:
     return a, b
 
 
-@pytest.mark.parametrize("serving", ASTRAY, indirect=True)
 def test_a_text_that_went_astray_is_brought_back_at_the_next_step(serving: Serving) -> None:
     a, b = astray(serving)
     serving.step([a, b], [[3], [3]])

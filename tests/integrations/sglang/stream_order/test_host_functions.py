@@ -157,15 +157,3 @@ def test_the_emulated_device_runs_the_call_itself(monkeypatch: pytest.MonkeyPatc
     assert not call.has_run
     launched.pop()()
     assert call.has_run
-
-
-def test_the_driver_of_a_machine_with_a_gpu_is_asked(load: Callable[[Any], None]) -> None:
-    assert host_functions.driver_launches() is None
-    driver = Driver()
-    load(driver)
-    assert host_functions.driver_launches() is True
-    driver.num_gpus = 0
-    assert host_functions.driver_launches() is None
-    driver.num_gpus = 1
-    del driver.cuLaunchHostFunc
-    assert host_functions.driver_launches() is False
