@@ -299,7 +299,7 @@ def test_no_field_of_a_request_brings_drafts_of_another_tenant_s_outputs(tmp_pat
             {"extra_key": "ac", "lora_id": "me"},
             {"cache_salt": "acme"},
             {"extra_key": namespace_id("acme", None)},
-            {"rid": "acme", "custom_params": {"extra_key": "acme", "agentspec": {"group": "acme"}}},
+            {"rid": "acme", "extra_key": "me", "custom_params": {"extra_key": "acme", "agentspec": {"group": "acme"}}},
         ):
             assert drafted(**fields) == 0, fields
         for rid in ("", "\ud83d"):
