@@ -32,7 +32,7 @@ logger = logging.getLogger("agentspec")
 
 _MAIN = "from agentspec.store.replication.process import main; main()"
 # Longest time, in seconds, that a caller on the scheduler's thread waits for the process.
-_ANSWER_SECONDS = 0.2
+_ANSWER_SECONDS = 1.0
 
 
 class SharingProcess:
@@ -75,7 +75,9 @@ class SharingProcess:
         ConfigError, StoreError as open_store() does."""
         self._launch(self._setup)
         self._engine_thread.start()
-        return bool(self._call("wait_ready", self.config.load_seconds))
+        is_ready = bool(self._call("wait_ready", self.config.load_seconds))
+        self._told = self._call("health")
+        return is_ready
 
     def publish(
         self,

@@ -26,6 +26,7 @@ class Replica:
     """An engine and its exchange with a store, as a context manager. The keeper runs only when told to."""
 
     def __init__(self, store: Store, *, max_growing_tokens: int = 8192, vocab_size: int = 1000, **config: Any) -> None:
+        self.store = store
         self.engine = Engine(
             EngineConfig(vocab_size=vocab_size, background=True, max_growing_tokens=max_growing_tokens)
         )
