@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from agentspec.config import EngineConfig
 from agentspec.engine import NamespaceStats, TokenArray
-from agentspec.errors import StoreError
+from agentspec.errors import StoreError, StoreUnavailableError
 from agentspec.snapshot import SealedSegment, Snapshot
 from agentspec.store.base import Scope, Store
 from agentspec.store.codec import Codec
@@ -33,6 +34,9 @@ from agentspec.store.replication.deletion import Deleted
 from agentspec.store.replication.outbox import FinishedOutput
 from agentspec.store.replication.sharing import Sharing
 from agentspec.store.urls import open_store
+
+# Longest time, in seconds, that a resumed process waits for its store, and the time between its tries.
+_PATIENCE, _RETRY_SECONDS = 60.0, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,9 +175,17 @@ class _Commands:
         self._sharing: Sharing | None = None
 
     def open(self, setup: StoreSetup) -> None:
-        """Raises ConfigError, StoreError as open_store() does."""
+        """Raises ConfigError, StoreError as open_store() does. A resumed process waits a while for a store that is away,
+        because starting another process costs far more than another try."""
         codec = Codec(setup.scope, setup.key)
-        self._store = open_store(setup.url, setup.scope, password=setup.password)
+        deadline = time.monotonic() + (_PATIENCE if setup.is_resumed else 0.0)
+        while self._store is None:
+            try:
+                self._store = open_store(setup.url, setup.scope, password=setup.password)
+            except StoreUnavailableError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_RETRY_SECONDS)
         engine = RemoteEngine(self._engine, setup.engine)
         self._sharing = Sharing(engine, self._store, codec, setup.sharing, outbox=RemoteOutbox(self._outbox))
         engine.on_refused = self._sharing.refused

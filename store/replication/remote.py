@@ -228,6 +228,7 @@ class SharingProcess:
             self._process.wait(),
         )
         self._outbox_thread.join()
+        self._tell(False)
         while self._retry.failed():
             try:
                 self._launch(replace(self._setup, is_resumed=True))
@@ -239,8 +240,11 @@ class SharingProcess:
 
     def _heard(self, told: dict[str, Any]) -> None:
         self._told = told
+        self._tell(True)
+
+    def _tell(self, is_running: bool) -> None:
         if self._listener is not None:
-            self._listener(self._with_queue(told, True))
+            self._listener(self._with_queue(self._told, is_running))
 
 
 class _EngineDoor:

@@ -52,8 +52,8 @@ logger = logging.getLogger("agentspec")
 _MOST_GATHERED = 64
 # At most this number of outputs wait for the engine to index them.
 _MOST_WAITING = 16
-# Longest time, in seconds, that a thread waits before it checks whether to stop.
-_WAIT = 0.2
+# Longest time, in seconds, that a thread waits before it checks whether to stop. A store that has news ends it.
+_WAIT = 0.5
 _SEEN_IDS = 1 << 17
 _SNAPSHOT_TRIES = 3
 # Interval, in seconds, at which the listener is told of the store's health.

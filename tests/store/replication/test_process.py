@@ -98,6 +98,8 @@ def test_a_snapshot_reaches_the_store_and_the_next_server(store: Store) -> None:
 
 def test_a_process_that_is_killed_loses_nothing(store: Store, redis_server: RedisServer) -> None:
     with Replica.beside(store.url) as one, Replica.beside(store.url) as other:
+        reports: list[dict[str, Any]] = []
+        one.sharing.on_health(reports.append)
         ids = [one.finish("before", [5, 6, 7])]
         until(lambda: other.num_outputs() == 1)
         redis_server.pause()
@@ -120,7 +122,9 @@ def test_a_process_that_is_killed_loses_nothing(store: Store, redis_server: Redi
         other.finish("of the other", [70, 71, 72])
         until(lambda: one.drafts([70]) == [71, 72])
         assert one.num_outputs() == len(ids) + 1
-        assert one.sharing.health()["errors"] >= 1
+        # Who listens hears that the process was away, and that it is back.
+        until(lambda: reports[-1]["connected"] and reports[-1]["errors"] >= 1)
+        assert [report["connected"] for report in reports].count(False) >= 1
 
 
 def test_a_deleted_tenant_is_forgotten_everywhere(store: Store) -> None:
