@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +25,7 @@ from agentspec.store.config import SharingConfig
 from agentspec.store.replication.backoff import Retry
 from agentspec.store.replication.channel import Channel
 from agentspec.store.replication.deletion import Deleted
+from agentspec.store.replication.health import Health
 from agentspec.store.replication.outbox import FinishedOutput, Outbox
 from agentspec.store.replication.process import StoreSetup
 from agentspec.store.urls import redact
@@ -62,6 +64,8 @@ class SharingProcess:
         self._stopping = threading.Event()
         self._retry = Retry(self._stopping, lambda: None)
         self._num_ended = 0
+        # What the processes counted that have ended.
+        self._before: Counter[str] = Counter()
         self._listener: Callable[[dict[str, Any]], None] | None = None
         self._told: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -75,8 +79,12 @@ class SharingProcess:
         ConfigError, StoreError as open_store() does."""
         self._launch(self._setup)
         self._engine_thread.start()
-        is_ready = bool(self._call("wait_ready", self.config.load_seconds))
-        self._told = self._call("health")
+        try:
+            is_ready = bool(self._call("wait_ready", self.config.load_seconds))
+            self._told = self._call("health")
+        except StoreError:
+            self.close(0.0)
+            raise
         return is_ready
 
     def publish(
@@ -155,13 +163,15 @@ class SharingProcess:
         return self._with_queue(self._told, is_running)
 
     def _with_queue(self, told: dict[str, Any], is_running: bool) -> dict[str, Any]:
+        counts = {name: told.get(name, 0) + self._before[name] for name in Health.NAMES}
         return {
             **told,
+            **counts,
             "connected": is_running and told.get("connected", False),
             "queued_outputs": len(self._outbox),
             "queued_tokens": self._outbox.waiting_tokens,
             "dropped_outputs": self._outbox.num_dropped,
-            "errors": told.get("errors", 0) + self._num_ended,
+            "errors": counts["errors"] + self._num_ended,
         }
 
     def _call(self, name: str, *arguments: Any, timeout: float | None = None) -> Any:
@@ -209,18 +219,21 @@ class SharingProcess:
 
     def _serve_engine(self) -> None:
         while True:
-            assert self._engine_channel is not None
+            assert self._engine_channel is not None and self._commands is not None
             self._engine_channel.serve(_EngineDoor(self._engine, self._heard))
             self._engine_channel.close()
             if self._stopping.is_set():
                 return
             self._restart()
             if self._stopping.is_set():
+                self._commands.close()
                 return
 
     def _restart(self) -> None:
         assert self._process is not None and self._outbox_thread is not None and self._commands is not None
         self._num_ended += 1
+        self._before.update({name: self._told.get(name, 0) for name in Health.NAMES})
+        self._told = {name: told for name, told in self._told.items() if name not in Health.NAMES}
         self._commands.close()
         logger.error(
             "agentspec: the process of the store %s ended with status %s; it is started again and nothing is lost",

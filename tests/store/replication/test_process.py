@@ -102,6 +102,7 @@ def test_a_process_that_is_killed_loses_nothing(store: Store, redis_server: Redi
         one.sharing.on_health(reports.append)
         ids = [one.finish("before", [5, 6, 7])]
         until(lambda: other.num_outputs() == 1)
+        until(lambda: one.sharing.health()["delivered_outputs"] == 1)
         redis_server.pause()
         try:
             ids += [one.finish(f"while-{number}", [number, 1, 2], is_delivered=False) for number in range(20)]
@@ -122,6 +123,8 @@ def test_a_process_that_is_killed_loses_nothing(store: Store, redis_server: Redi
         other.finish("of the other", [70, 71, 72])
         until(lambda: one.drafts([70]) == [71, 72])
         assert one.num_outputs() == len(ids) + 1
+        # The counts go on from those of the process that ended.
+        until(lambda: one.sharing.health()["delivered_outputs"] >= len(ids))
         # Who listens hears that the process was away, and that it is back.
         until(lambda: reports[-1]["connected"] and reports[-1]["errors"] >= 1)
         assert [report["connected"] for report in reports].count(False) >= 1
