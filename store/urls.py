@@ -90,11 +90,16 @@ def place(url: str, *, password: str | None = None, timeout: float = DEFAULT_TIM
     return make(scheme, rest, password, timeout)
 
 
+def is_file(url: str) -> bool:
+    """Whether the store is a file, which needs no password."""
+    return url.partition("://")[0] == "sqlite"
+
+
 def redact(url: str) -> str:
     """A URL as it may be shown: without passwords, whatever is wrong with it."""
-    scheme, separator, rest = url.partition("://")
-    if scheme == "sqlite":
+    if is_file(url):
         return url
+    scheme, separator, rest = url.partition("://")
     if not separator:
         scheme, rest = "", url
     # A password may hold any character by mistake, so the last @ ends it.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import TypeVar
 
 from agentspec.engine import Engine
 from agentspec.errors import AgentspecError
@@ -10,8 +12,10 @@ from agentspec.fingerprint import fingerprint
 from agentspec.integrations.sglang import arguments
 from agentspec.integrations.sglang.settings import Settings
 from agentspec.integrations.sglang.sglang_types import ServerArgs
-from agentspec.store.base import Scope, Store
+from agentspec.store.base import Scope
 from agentspec.store.codec import Codec
+from agentspec.store.replication.interfaces import OutputSharing
+from agentspec.store.replication.remote import SharingProcess
 from agentspec.store.replication.sharing import Sharing
 from agentspec.store.secrets import (
     NAMESPACE_KEY_VARIABLE,
@@ -20,9 +24,11 @@ from agentspec.store.secrets import (
     read_key,
     read_password,
 )
-from agentspec.store.urls import DEFAULT_URL, NOTHING_URL, open_store, redact
+from agentspec.store.urls import DEFAULT_URL, NOTHING_URL, is_file, open_store, redact
 
 logger = logging.getLogger("agentspec")
+
+_T = TypeVar("_T")
 
 
 def served_scope(settings: Settings, server_args: ServerArgs) -> Scope:
@@ -42,40 +48,48 @@ def namespace_key(settings: Settings) -> bytes | None:
 def check_store(settings: Settings, scope: Scope) -> None:
     """Checks the store before a model is loaded. Raises ConfigError or StoreError if a required one fails."""
     namespace_key(settings)
-    store = _open(settings, scope)
+    store = _opened(settings, scope, lambda url, password: open_store(url, scope, password=password))
     if store is not None:
         store.close()
 
 
-def open_sharing(settings: Settings, engine: Engine, scope: Scope) -> Sharing | None:
+def open_sharing(settings: Settings, engine: Engine, scope: Scope) -> OutputSharing | None:
     """Starts the exchange between an engine and the store; None if nothing should outlive the server. Raises
     ConfigError, StoreError if like check_store()."""
-    store = _open(settings, scope)
-    if store is None:
-        return None
-    sharing = Sharing(engine, store, _codec(settings, scope), settings.sharing_config())
+    return _opened(settings, scope, lambda url, password: _start(settings, engine, scope, url, password))
+
+
+def _start(settings: Settings, engine: Engine, scope: Scope, url: str, password: str | None) -> OutputSharing:
+    config = settings.sharing_config()
+    sharing: OutputSharing
+    if is_file(url):
+        sharing = Sharing(engine, open_store(url, scope), Codec(scope, _store_key(settings)), config)
+    else:
+        # The Redis client is Python, in which the scheduler's thread would wait for the GIL.
+        sharing = SharingProcess(engine, url, scope, config, password=password, key=_store_key(settings))
     if not sharing.start():
         logger.warning(
             "agentspec: the store %s was not loaded within %g s; it goes on while the server runs",
-            store.url,
-            sharing.config.load_seconds,
+            redact(url),
+            config.load_seconds,
         )
     return sharing
 
 
-def _codec(settings: Settings, scope: Scope) -> Codec:
-    return Codec(scope, read_key(settings.store_key_file or None, variable=STORE_KEY_VARIABLE))
+def _store_key(settings: Settings) -> bytes | None:
+    return read_key(settings.store_key_file or None, variable=STORE_KEY_VARIABLE)
 
 
-def _open(settings: Settings, scope: Scope) -> Store | None:
+def _opened(settings: Settings, scope: Scope, opening: Callable[[str, str | None], _T]) -> _T | None:
+    """What `opening` makes of the store's URL and password; None without a store, or if an optional one fails."""
     if settings.store == NOTHING_URL:
         return None
     is_default = not settings.store
     url = settings.store or DEFAULT_URL
     try:
-        _codec(settings, scope)
+        Codec(scope, _store_key(settings))
         password = read_password(settings.store_password_file or None, variable=PASSWORD_VARIABLE)
-        return open_store(url, scope, password=None if password is None else password.text())
+        return opening(url, None if password is None else password.text())
     except AgentspecError as error:
         # The default store, which the operator did not ask for, must not keep a server from starting.
         if not settings.store_optional and not is_default:

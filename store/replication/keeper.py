@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 
-from agentspec.engine import Engine
 from agentspec.errors import StoreError, StoreUnavailableError
 from agentspec.store.base import NamespaceInfo, Store
 from agentspec.store.clock import SteadyClock
@@ -16,6 +15,7 @@ from agentspec.store.codec import Codec
 from agentspec.store.config import SharingConfig
 from agentspec.store.replication.coverage import Coverage
 from agentspec.store.replication.health import Health
+from agentspec.store.replication.interfaces import LearningEngine
 from agentspec.store.replication.snapshots import write_snapshot
 
 # Interval between full checks of all namespaces, including those without new entries.
@@ -34,7 +34,7 @@ class Keeper:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: LearningEngine,
         store: Store,
         codec: Codec,
         config: SharingConfig,

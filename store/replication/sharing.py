@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from agentspec.engine import Engine
 from agentspec.errors import (
     AgentspecError,
     RecordError,
@@ -40,6 +39,7 @@ from agentspec.store.replication.backoff import Retry
 from agentspec.store.replication.coverage import Coverage
 from agentspec.store.replication.deletion import Deleted, delete_namespaces
 from agentspec.store.replication.health import Health
+from agentspec.store.replication.interfaces import LearningEngine, OutputQueue
 from agentspec.store.replication.keeper import Keeper
 from agentspec.store.replication.outbox import GATHER_SECONDS, FinishedOutput, Outbox
 from agentspec.store.replication.snapshots import load_snapshot
@@ -52,8 +52,8 @@ logger = logging.getLogger("agentspec")
 _MOST_GATHERED = 64
 # At most this number of outputs wait for the engine to index them.
 _MOST_WAITING = 16
-# Longest time, in seconds, that a thread waits before it checks whether to stop.
-_WAIT = 0.2
+# Longest time, in seconds, that a thread waits before it checks whether to stop. A store that has news ends it.
+_WAIT = 0.5
 _SEEN_IDS = 1 << 17
 _SNAPSHOT_TRIES = 3
 # Interval, in seconds, at which the listener is told of the store's health.
@@ -68,14 +68,23 @@ class Sharing:
     Owns its threads and readers; the caller owns the engine and the store.
     """
 
-    def __init__(self, engine: Engine, store: Store, codec: Codec, config: SharingConfig) -> None:
+    def __init__(
+        self,
+        engine: LearningEngine,
+        store: Store,
+        codec: Codec,
+        config: SharingConfig,
+        *,
+        outbox: OutputQueue | None = None,
+    ) -> None:
+        """`outbox`: where the writer takes outputs from; None: publish() puts them into one made here."""
         self.config = config
         self.ready = threading.Event()
         """Set when what the store held is loaded."""
         self._engine = engine
         self._store = store
         self._codec = codec
-        self._outbox = Outbox(config.queue_tokens)
+        self._outbox: OutputQueue = Outbox(config.queue_tokens) if outbox is None else outbox
         self._health = Health()
         self._tombstones = Tombstones()
         self._coverage = Coverage()
@@ -85,7 +94,7 @@ class Sharing:
         self._loaded: dict[str, str] = {}
         self._stopping = threading.Event()
         self._num_unreadable = 0
-        self._num_given = 0
+        self._is_resumed = False
         self._listener: Callable[[dict[str, Any]], None] | None = None
         self._writer = Writer(
             engine, store, codec, self._outbox, self._tombstones, self._seen, self._health, on_failure=self._failed
@@ -104,9 +113,24 @@ class Sharing:
 
     def start(self) -> bool:
         """Starts the threads and waits for what the store holds; False if that takes longer than load_seconds."""
+        self.begin()
+        return self.ready.wait(self.config.load_seconds)
+
+    def begin(self) -> None:
+        """Starts the threads."""
         for thread in self._threads:
             thread.start()
-        return self.ready.wait(self.config.load_seconds)
+
+    def resume(self) -> None:
+        """Prepares for an engine that an earlier exchange has filled; called before the start. No snapshots are written,
+        because the engine may lack outputs that the store's snapshots have."""
+        self._is_resumed = True
+        self._keeper.stop_snapshots()
+
+    def refused(self, error: Exception) -> None:
+        """Notes an output of another replica that the engine did not take."""
+        self._health.add("skipped_records")
+        self._failed("reading a record", error)
 
     def publish(
         self,
@@ -202,9 +226,7 @@ class Sharing:
                 entries = reader.read(_WAIT if self.ready.is_set() else 0.0)
                 retry.succeeded()
                 self._num_unreadable = len(reader.broken)
-                for entry in entries:
-                    self._take(entry)
-                    self._pace()
+                self._take_all(entries)
                 if not entries:
                     self._caught_up()
                 elif self.ready.is_set() and len(entries) < _MOST_GATHERED:
@@ -218,16 +240,25 @@ class Sharing:
         if reader is not None:
             reader.close()
 
-    def _pace(self) -> None:
+    def _take_all(self, entries: Sequence[Entry]) -> None:
         """Waits for the indexing thread now and then, because a long log must not delay the prompts it also indexes."""
-        self._num_given += 1
-        if self._num_given % _MOST_WAITING == 0:
+        num_waiting = 0
+        for entry in entries:
+            num_waiting += self._take(entry)
+            if num_waiting == _MOST_WAITING:
+                self._engine.wait_indexed()
+                num_waiting = 0
+        if num_waiting:
             self._engine.wait_indexed()
 
     def _load(self) -> dict[str, str]:
         """Loads snapshots as far as the engine's budget goes, least recently used namespaces first. Returns where to go
         on in each log."""
         positions: dict[str, str] = {}
+        if self._is_resumed:
+            self._note_known()
+            self._loaded = dict.fromkeys(self._known, "")
+            self._is_resumed = False
         try:
             for entry in self._scan(CONTROL):
                 self._take(entry)
@@ -293,18 +324,18 @@ class Sharing:
             if of in (namespace, ANY_NAMESPACE):
                 self._engine.delete_request(namespace, request_id)
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: Entry) -> bool:
+        """Returns whether the engine was given an output."""
         try:
             record = self._codec.decode(entry.namespace, entry.data)
             if isinstance(record, OutputRecord):
-                self._add(entry, record)
-            else:
-                self._delete(record)
+                return self._add(entry, record)
+            self._delete(record)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it, others follow; _failed() logs it
-            self._health.add("skipped_records")
-            self._failed("reading a record", error)
+            self.refused(error)
+        return False
 
-    def _add(self, entry: Entry, record: OutputRecord) -> None:
+    def _add(self, entry: Entry, record: OutputRecord) -> bool:
         namespace = entry.namespace
         self._coverage.read(namespace, entry.position, record.output_id)
         self._keeper.grew(namespace, len(entry.data))
@@ -316,11 +347,11 @@ class Sharing:
             except StoreError as error:
                 # The next replica that reads the entry tries again.
                 self._failed("removing what was deleted", error)
-            return
+            return False
         if not self._seen.add(record.output_id) or record.output_id in self._known.get(namespace, ()):
-            return
+            return False
         if record.time < self._keeper.expired_before():
-            return
+            return False
         self._engine.add(
             namespace,
             record.output_id,
@@ -332,10 +363,10 @@ class Sharing:
             self._health.received(len(entry.data), record.time)
         else:
             self._health.add("loaded_outputs")
+        return True
 
     def _delete(self, deletion: Deletion) -> None:
         self._tombstones.add(deletion)
-        self._outbox.remove(lambda o: self._tombstones.covers(o.namespace, o.request_id, o.time))
         if deletion.request_id is None:
             self._engine.expire(deletion.namespace, int(deletion.time) + 1)
             self._keeper.rewrite(deletion.namespace)
@@ -356,6 +387,9 @@ class Sharing:
         """Prepares for a reader that starts again: the log may now hold outputs that the engine already has."""
         self._health.add("resets")
         self._coverage.forget()
+        self._note_known()
+
+    def _note_known(self) -> None:
         for name in self._engine_namespaces():
             snapshot = self._engine.snapshot(name)
             ids = [snapshot.unsealed, *(segment.output_ids for segment in snapshot.segments)]

@@ -8,14 +8,14 @@ from collections.abc import Callable, Container
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.engine import Engine
 from agentspec.errors import StoreError, StoreUnavailableError
 from agentspec.store.base import Store
 from agentspec.store.codec import Codec
 from agentspec.store.records import Manifest, SegmentRef
+from agentspec.store.replication.interfaces import LearningEngine
 
 
-def load_snapshot(engine: Engine, store: Store, codec: Codec, namespace: str) -> tuple[str, NDArray[np.uint64]]:
+def load_snapshot(engine: LearningEngine, store: Store, codec: Codec, namespace: str) -> tuple[str, NDArray[np.uint64]]:
     """Adds a namespace's snapshot to an engine. Returns the position in the log to go on from, "" for its beginning,
     and the ids of the outputs loaded, some of which may come again in the log. Raises RecordError, SegmentError if the
     snapshot is damaged, foreign or of a newer format; the engine is unchanged; StoreError if the store failed, or
@@ -32,7 +32,7 @@ def load_snapshot(engine: Engine, store: Store, codec: Codec, namespace: str) ->
 
 
 def write_snapshot(
-    engine: Engine,
+    engine: LearningEngine,
     store: Store,
     codec: Codec,
     namespace: str,
@@ -55,7 +55,9 @@ def write_snapshot(
     num_bytes = 0
     for segment in snapshot.segments:
         if segment.name not in there:
-            store.write_segment(namespace, segment.name, codec.encode_segment(namespace, segment.name, segment.blob))
+            store.write_segment(
+                namespace, segment.name, codec.encode_segment(namespace, segment.name, np.asarray(segment.blob))
+            )
             num_bytes += segment.blob.nbytes
     manifest = Manifest(
         position=position,

@@ -8,20 +8,20 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from agentspec.engine import Engine
 from agentspec.errors import BrokenLogError
 from agentspec.store.base import Store
 from agentspec.store.codec import Codec
 from agentspec.store.records import OutputRecord
 from agentspec.store.replication.backoff import Retry
 from agentspec.store.replication.health import Health
-from agentspec.store.replication.outbox import FinishedOutput, Outbox
+from agentspec.store.replication.interfaces import LearningEngine, OutputQueue
+from agentspec.store.replication.outbox import FinishedOutput
 from agentspec.store.replication.tombstones import SeenIds, Tombstones
 from agentspec.store.rules import BROKEN_SECONDS
 
 _BATCH_OUTPUTS, _BATCH_TOKENS = 256, 1 << 19
 # Longest time, in seconds, that the writer waits for an output before it checks whether to stop.
-_WAIT = 0.2
+_WAIT = 1.0
 
 
 class Writer:
@@ -33,10 +33,10 @@ class Writer:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: LearningEngine,
         store: Store,
         codec: Codec,
-        outbox: Outbox,
+        outbox: OutputQueue,
         tombstones: Tombstones,
         seen: SeenIds,
         health: Health,

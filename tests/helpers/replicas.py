@@ -14,6 +14,7 @@ from agentspec import Engine, EngineConfig
 from agentspec.store.base import Scope, Store
 from agentspec.store.codec import Codec
 from agentspec.store.config import SharingConfig
+from agentspec.store.replication.remote import SharingProcess
 from agentspec.store.replication.sharing import Sharing
 
 SCOPE = Scope(model="m", tokenizer="t")
@@ -29,12 +30,22 @@ class Replica:
         self.engine = Engine(
             EngineConfig(vocab_size=vocab_size, background=True, max_growing_tokens=max_growing_tokens)
         )
-        self.sharing = Sharing(
+        self.sharing: Sharing | SharingProcess = Sharing(
             self.engine,
             store,
             Codec(store.scope),
             SharingConfig(**{"keep_seconds": 1e6, "load_seconds": 60.0} | config),
         )
+
+    @classmethod
+    def beside(cls, url: str, *, vocab_size: int = 1000, **config: Any) -> Self:
+        """A replica whose exchange runs in a process of its own."""
+        replica = cls.__new__(cls)
+        replica.engine = Engine(EngineConfig(vocab_size=vocab_size, background=True, max_growing_tokens=64))
+        replica.sharing = SharingProcess(
+            replica.engine, url, SCOPE, SharingConfig(**{"keep_seconds": 1e6, "load_seconds": 60.0} | config)
+        )
+        return replica
 
     def __enter__(self) -> Self:
         assert self.sharing.start()

@@ -22,6 +22,7 @@ from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.files import write_json
 from agentspec.evals.micro.engine import parse_sizes
+from agentspec.evals.micro.store.cpu import CPU_ROWS, cpu_rows
 from agentspec.evals.micro.store.load import LOAD_ROWS, load_rows
 from agentspec.evals.micro.store.ready import ready_rows
 from agentspec.evals.micro.store.redis_server import redis_version
@@ -88,6 +89,10 @@ def cases(size: str) -> list[Case]:
             Case(
                 tuple(name + suffix for name in LOAD_ROWS),
                 lambda bench, folder, kind=kind: load_rows(kind, bench.text(), bench.seconds, folder),  # type: ignore[misc]
+            ),
+            Case(
+                tuple(name + suffix for name in CPU_ROWS),
+                lambda bench, folder, kind=kind: cpu_rows(kind, bench.text(), bench.seconds, folder),  # type: ignore[misc]
             ),
             Case(
                 (f"ready_{size}_{kind}_s", f"ready_{size}_{kind}_log_s"),

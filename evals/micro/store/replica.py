@@ -18,8 +18,9 @@ from agentspec.store.codec import Codec
 from agentspec.store.config import SharingConfig
 from agentspec.store.namespaces import namespace_id
 from agentspec.store.records import Manifest
+from agentspec.store.replication.remote import SharingProcess
 from agentspec.store.replication.sharing import Sharing
-from agentspec.store.urls import open_store
+from agentspec.store.urls import is_file, open_store
 
 SCOPE = Scope(model="bench", tokenizer="bench")
 NAMESPACE = namespace_id("bench", None)
@@ -51,9 +52,11 @@ class Replica:
         self.engine = engine
         self.url = url
         self.num_finished = 0
-        self._store = open_store(url, SCOPE)
-        self.sharing = Sharing(
-            engine, self._store, CODEC, config or SharingConfig(keep_seconds=NEVER, load_seconds=LOAD_SECONDS)
+        config = config or SharingConfig(keep_seconds=NEVER, load_seconds=LOAD_SECONDS)
+        # As servers do.
+        self._store = open_store(url, SCOPE) if is_file(url) else None
+        self.sharing = (
+            Sharing(engine, self._store, CODEC, config) if self._store else SharingProcess(engine, url, SCOPE, config)
         )
 
     def __enter__(self) -> Self:
@@ -63,7 +66,8 @@ class Replica:
 
     def __exit__(self, *exc_info: object) -> None:
         self.sharing.close()
-        self._store.close()
+        if self._store is not None:
+            self._store.close()
 
     def finish(self, request_id: str, prompt: NDArray[np.int32], output: NDArray[np.int32]) -> None:
         """Learns and publishes the output of an open request."""

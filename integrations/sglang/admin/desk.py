@@ -16,7 +16,7 @@ from agentspec.integrations.sglang.admin.corpora import Corpora, Served
 from agentspec.integrations.sglang.admin.jobs import Job, Jobs
 from agentspec.integrations.sglang.admin.namespaces import NAMESPACE, LastUse, Namespaces
 from agentspec.integrations.sglang.admin.wire import JsonObject
-from agentspec.store.replication.sharing import Sharing
+from agentspec.store.replication.interfaces import OutputSharing
 
 logger = logging.getLogger("agentspec")
 
@@ -30,7 +30,7 @@ class AdminDesk:
         served: Served,
         *,
         corpora_at_start: Sequence[str],
-        sharing: Sharing | None,
+        sharing: OutputSharing | None,
         namespace_of: Callable[[str], str],
     ) -> None:
         """`namespace_of`: returns a tenant's namespace for its name."""

@@ -12,7 +12,7 @@ from agentspec.engine import Engine, NamespaceStats
 from agentspec.errors import ManagementError, StoreError
 from agentspec.integrations.sglang.admin.jobs import Job
 from agentspec.integrations.sglang.admin.wire import JsonObject
-from agentspec.store.replication.sharing import Sharing
+from agentspec.store.replication.interfaces import OutputSharing
 
 NAMESPACE = re.compile(r"[0-9a-f]{32}")
 _MOST_TIMES = 1 << 16
@@ -46,7 +46,7 @@ class Namespaces:
     """Lists and forgets namespaces. Safe to use from any thread."""
 
     def __init__(
-        self, engine: Engine, sharing: Sharing | None, last_use: LastUse, corpora_of: Callable[[str], list[str]]
+        self, engine: Engine, sharing: OutputSharing | None, last_use: LastUse, corpora_of: Callable[[str], list[str]]
     ) -> None:
         """`corpora_of`: returns the names of the corpora that a namespace may draft from."""
         self._engine = engine

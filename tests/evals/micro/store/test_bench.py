@@ -11,6 +11,7 @@ from agentspec.analysis.replay import Call, Trace
 from agentspec.cli import main
 from agentspec.evals.micro.store import bench as bench_store
 from agentspec.evals.micro.store.bench import Bench
+from agentspec.evals.micro.store.cpu import CPU_ROWS, cpu_rows
 from agentspec.evals.micro.store.load import LOAD_ROWS, OUTPUTS_PER_SECOND, load_rows
 from agentspec.evals.micro.store.ready import ready_rows
 from agentspec.evals.micro.store.redis_server import redis_version
@@ -68,6 +69,22 @@ def test_a_follower_receives_what_two_writers_finish(kind: str, tmp_path: Path) 
     lags = [rows[f"follower_lag_{quantile}_s{suffix}"].value for quantile in ("p50", "p99")]
     assert 0 < lags[0] <= lags[1]
     assert rows[f"follower_lag_p99_s{suffix}"].more["arrival_p99_s"] <= lags[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_are_counted_that_share_outputs(kind: str, tmp_path: Path) -> None:
+    one, two = cpu_rows(kind, text(20_000), 1.0, tmp_path)
+    suffix = "" if kind == "redis" else "_sqlite"
+    assert (one.case, two.case) == tuple(name + suffix for name in CPU_ROWS)
+    assert (one.more["outputs"], one.more["received_outputs"]) == (25, 0)
+    assert (two.more["outputs"], two.more["received_outputs"]) == (50, 50)
+    # With Redis no thread of the scheduler's process encodes, decodes or talks to the store.
+    here = {"engine", "outbox"} if kind == "redis" else {"writer", "follower", "keeper"}
+    for row in (one, two):
+        used = row.more["us_by_thread"]
+        assert set(used) == {*(f"agentspec-store-{name}" for name in here), "publish", "store's process"}
+        assert row.value == pytest.approx(sum(used.values()) - used["store's process"], abs=1.0)
+        assert (used["store's process"] > 0) == (kind == "redis")
 
 
 @pytest.mark.redis
