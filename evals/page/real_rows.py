@@ -153,7 +153,7 @@ def _sql_stages(name: str, content: Content) -> Iterator[Row]:
         right = f", {figures['right']} of {figures['graded']} statements right" if "right" in figures else ""
         yield Row(
             name,
-            f"text-to-SQL agents, stage {stage}, {figures['calls']} calls",
+            f"text-to-SQL agents, {content['run']}, stage {stage}, {figures['calls']} calls",
             NAMES["suffix"],
             f"accept length {figures['accept_length']:.2f}; {figures['prompt_mean']:.0f} and "
             f"{figures['completion_mean']:.0f} tokens a prompt and an answer, {figures['fallbacks']} fallbacks{right}",
