@@ -156,9 +156,11 @@ def with_earlier_stages(
 
 
 _AGENTS = "staged text-to-SQL agents on generated databases, Qwen2.5-Coder"
+_OURS = "this project; the model is Alibaba Cloud's, Apache-2.0"
 RECORDED = (
     # The staged agents of workflows/text_to_sql on generated databases; evals/traces/README.md says how it was made.
-    replay_task("qwen_sql_agents", _AGENTS, "this project; the model is Alibaba Cloud's, Apache-2.0"),
+    replay_task("qwen_sql_agents", f"{_AGENTS}-0.5B", _OURS),
+    replay_task("qwen_sql_agents_1_5b", f"{_AGENTS}-1.5B", _OURS),
     # 92 sessions: four runs over the same 23 tasks.
     replay_task(
         "swe_mini_agent",
