@@ -9,6 +9,8 @@ seconds
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -49,6 +51,8 @@ class StepCurve:
         """Number of steps that a point has learned from since it was last forgotten."""
         self._visited = [0] * number
         """Number of the latest step that a point has learned from."""
+        self._known_until = [-1.0] * number
+        """Number of the last step before which a point is not forgotten."""
         self._num_steps = 0
         self._known: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None = None
         """Tokens, seconds and contexts of the known points; None: there are none."""
@@ -79,14 +83,13 @@ class StepCurve:
     def observe(self, batched: float, context: float, seconds: float, linear: StepCost) -> None:
         """Learns from a step of `batched` tokens that took `seconds`."""
         points = places(batched)
-        # A point begins where the curve is. Later it goes its own way: the curve may believe it in part only.
-        shown = self.at(np.array([KNOTS[knot] for knot, _ in points], np.float64), context, linear).tolist()
         ages = [self._weight(knot) for knot, _ in points]
+        # A point begins where the curve is. Later it goes its own way: the curve may believe it in part only.
         before = [
             max(self._seconds[knot] + linear.alpha * (context - self._contexts[knot]), _LEFT * self._seconds[knot])
             if age >= _LEAST_WEIGHT
-            else start
-            for (knot, _), age, start in zip(points, ages, shown, strict=True)
+            else float(self.at(np.array([KNOTS[knot]]), context, linear)[0])
+            for (knot, _), age in zip(points, ages, strict=True)
         ]
         at_step = sum(weight * one for (_, weight), one in zip(points, before, strict=True))
         at_step /= sum(weight for _, weight in points)
@@ -102,29 +105,32 @@ class StepCurve:
             # The point moves to this step's context, so a change of alpha does not make old steps wrong.
             self._seconds[knot] = start * (1.0 + rate * error / at_step)
             self._contexts[knot] = context
-            self._weights[knot] = min(old + weight, _MEMORY)
+            kept = self._weights[knot] = min(old + weight, _MEMORY)
             self._shown[knot] = 1 + (self._shown[knot] if was_known else 0)
             self._visited[knot] = self._num_steps
-        known = [knot for knot in range(len(KNOTS)) if self._weight(knot) >= _LEAST_WEIGHT]
-        columns = np.array([(KNOTS[knot], self._seconds[knot], self._contexts[knot]) for knot in known], np.float64)
-        if known:
+            self._known_until[knot] = self._num_steps + math.log(_LEAST_WEIGHT / kept) / math.log(_KEPT)
+        self._known = self._believed(linear.alpha)
+
+    def _believed(self, alpha: float) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None:
+        """The known points by ascending numbers of tokens. Those that few steps have shown are moved towards the point
+        before them. A step that is disturbed takes longer, never shorter. If the first wide step was disturbed, and was
+        believed, no further one would be tried for long."""
+        known = [knot for knot, until in enumerate(self._known_until) if self._num_steps <= until]
+        if not known:
+            return None
+        seconds: list[float] = []
+        last = math.inf
+        for knot in known:
             # Points are compared as if all of them had the same context.
-            of_context = linear.alpha * columns[:, 2]
-            columns[:, 1] -= of_context
-            _believed(columns[:, 1], [self._shown[knot] for knot in known])
-            columns[:, 1] += of_context
-        self._known = (columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy()) if known else None
+            of_context = alpha * self._contexts[knot]
+            own, shown = self._seconds[knot] - of_context, self._shown[knot]
+            if shown < _TRUSTED and own > last:
+                own = last + (own - last) * shown / (shown + 1.0)
+            seconds.append(own + of_context)
+            last = own
+        contexts = [self._contexts[knot] for knot in known]
+        return np.array([KNOTS[knot] for knot in known]), np.array(seconds), np.array(contexts)
 
     def _weight(self, knot: int) -> float:
         """The weight of a point by now."""
         return self._weights[knot] * _KEPT ** (self._num_steps - self._visited[knot])
-
-
-def _believed(seconds: NDArray[np.float64], shown: list[int]) -> None:
-    """Moves points, by ascending numbers of tokens, that few steps have `shown` towards the point before them, in
-    place. A step that is disturbed takes longer, never shorter. If the first wide step was disturbed, and was
-    believed, no further one would be tried for long."""
-    for place in range(1, len(seconds)):
-        more = seconds[place] - seconds[place - 1]
-        if shown[place] < _TRUSTED and more > 0.0:
-            seconds[place] = seconds[place - 1] + more * shown[place] / (shown[place] + 1.0)
