@@ -39,9 +39,9 @@ from agentspec.store.replication.backoff import Retry
 from agentspec.store.replication.coverage import Coverage
 from agentspec.store.replication.deletion import Deleted, delete_namespaces
 from agentspec.store.replication.health import Health
-from agentspec.store.replication.interfaces import LearningEngine, OutputQueue
+from agentspec.store.replication.interfaces import LearningEngine
 from agentspec.store.replication.keeper import Keeper
-from agentspec.store.replication.outbox import GATHER_SECONDS, FinishedOutput, Outbox
+from agentspec.store.replication.outbox import GATHER_SECONDS, Outbox, OutputQueue, Publisher
 from agentspec.store.replication.snapshots import load_snapshot
 from agentspec.store.replication.tombstones import SeenIds, Tombstones
 from agentspec.store.replication.writer import Writer
@@ -62,7 +62,7 @@ _HEALTH_SECONDS = 2.0
 _INDEX_GROWTH = 10
 
 
-class Sharing:
+class Sharing(Publisher):
     """Stores an engine's finished outputs, so that they outlive it and reach other replicas, and gives it theirs.
 
     Owns its threads and readers; the caller owns the engine and the store.
@@ -84,7 +84,6 @@ class Sharing:
         self._engine = engine
         self._store = store
         self._codec = codec
-        self._outbox: OutputQueue = Outbox(config.queue_tokens) if outbox is None else outbox
         self._health = Health()
         self._tombstones = Tombstones()
         self._coverage = Coverage()
@@ -96,11 +95,12 @@ class Sharing:
         self._num_unreadable = 0
         self._is_resumed = False
         self._listener: Callable[[dict[str, Any]], None] | None = None
-        self._writer = Writer(
-            engine, store, codec, self._outbox, self._tombstones, self._seen, self._health, on_failure=self._failed
-        )
         self._keeper = Keeper(
             engine, store, codec, config, self._coverage, self._health, owner=uuid.uuid4().hex, stopping=self._stopping
+        )
+        super().__init__(Outbox(config.queue_tokens) if outbox is None else outbox, self._keeper.clock)
+        self._writer = Writer(
+            engine, store, codec, self._outbox, self._tombstones, self._seen, self._health, on_failure=self._failed
         )
         self._retries = {
             name: Retry(self._stopping, lambda name=name: self._breaker_opened(name))  # type: ignore[misc]
@@ -132,28 +132,6 @@ class Sharing:
         self._health.add("skipped_records")
         self._failed("reading a record", error)
 
-    def publish(
-        self,
-        namespace: str,
-        output_id: int,
-        request_id: str,
-        prompt_tail: Sequence[int],
-        output: Sequence[int],
-        num_output_tokens: int,
-    ) -> None:
-        """Hands over a finished output, which close() put into the engine, for the store and the other replicas.
-
-        Args:
-            namespace: as the engine was given it, 32 hexadecimal digits.
-            output: kept as it is until it is delivered; from now on it may only be appended to.
-            num_output_tokens: so many of its first tokens count.
-        """
-        self._outbox.put(
-            FinishedOutput(
-                namespace, output_id, request_id, self._keeper.clock.now(), prompt_tail, output, num_output_tokens
-            )
-        )
-
     def engine_cleared(self) -> None:
         """Notes that the engine forgot everything. The store keeps its outputs but gets no more snapshots from here."""
         self._keeper.stop_snapshots()
@@ -162,16 +140,6 @@ class Sharing:
         """Deletes all finished outputs of a namespace from the store and from all replicas, this one included. Raises
         StoreError if some replica may not have been told; the call must then be repeated."""
         return delete_namespaces(self._store, self._codec, [namespace], self._keeper.clock.now())
-
-    def flush(self, timeout: float) -> bool:
-        """Waits until everything published is in the store; False if it is not after `timeout` seconds."""
-        deadline = time.monotonic() + timeout
-        while len(self._outbox):
-            if time.monotonic() > deadline or not any(thread.is_alive() for thread in self._threads):
-                return False
-            self._outbox.hurry()
-            time.sleep(0.005)
-        return True
 
     def keep_now(self) -> None:
         """Runs a full round of the keeper now; raises StoreError if it fails."""
@@ -206,6 +174,9 @@ class Sharing:
             **self._keeper.sizes(),
             **self._health.snapshot(),
         }
+
+    def _delivers(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
 
     def _write(self) -> None:
         self._writer.run(self._retries["writer"], self._stopping)
