@@ -31,7 +31,7 @@ from agentspec.errors import (
     StoreResetError,
     StoreUnavailableError,
 )
-from agentspec.store.base import CONTROL, Entry, NamespaceInfo, Reader, Store
+from agentspec.store.base import CONTROL, Entry, Reader, Store
 from agentspec.store.codec import Codec
 from agentspec.store.config import SharingConfig
 from agentspec.store.records import ANY_NAMESPACE, Deletion, OutputRecord
@@ -42,7 +42,7 @@ from agentspec.store.replication.health import Health
 from agentspec.store.replication.interfaces import LearningEngine
 from agentspec.store.replication.keeper import Keeper
 from agentspec.store.replication.outbox import GATHER_SECONDS, Outbox, OutputQueue, Publisher
-from agentspec.store.replication.snapshots import load_snapshot
+from agentspec.store.replication.snapshots import INDEX_GROWTH, Loaded, load_snapshot, shares
 from agentspec.store.replication.tombstones import SeenIds, Tombstones
 from agentspec.store.replication.writer import Writer
 
@@ -58,8 +58,6 @@ _SEEN_IDS = 1 << 17
 _SNAPSHOT_TRIES = 3
 # Interval, in seconds, at which the listener is told of the store's health.
 _HEALTH_SECONDS = 2.0
-# Approximate bytes of index for each byte of the log.
-_INDEX_GROWTH = 10
 
 
 class Sharing(Publisher):
@@ -90,7 +88,10 @@ class Sharing(Publisher):
         self._seen = SeenIds(_SEEN_IDS)
         # Ids that a snapshot had, or the engine when the store lost its contents: they may come again in the log.
         self._known: dict[str, frozenset[int]] = {}
+        # Where to go on in the logs of the namespaces that the engine has already.
         self._loaded: dict[str, str] = {}
+        # Namespaces that the engine had when this exchange was resumed.
+        self._held: frozenset[str] = frozenset()
         self._stopping = threading.Event()
         self._num_unreadable = 0
         self._is_resumed = False
@@ -223,12 +224,12 @@ class Sharing(Publisher):
             self._engine.wait_indexed()
 
     def _load(self) -> dict[str, str]:
-        """Loads snapshots as far as the engine's budget goes, least recently used namespaces first. Returns where to go
-        on in each log."""
+        """Divides the engine's budget among the namespaces and loads their snapshots, least recently used namespaces
+        first. Returns where to go on in each log."""
         positions: dict[str, str] = {}
         if self._is_resumed:
             self._note_known()
-            self._loaded = dict.fromkeys(self._known, "")
+            self._held = frozenset(self._known)
             self._is_resumed = False
         try:
             for entry in self._scan(CONTROL):
@@ -239,14 +240,20 @@ class Sharing(Publisher):
         except StoreError as error:
             # The reader tries this log again from time to time.
             self._failed("reading the log of deletions", error)
-        wanted, others = self._select(sorted(self._store.namespaces(), key=lambda info: -info.last_time))
-        for info in others:
-            self._keeper.leave_out(info.namespace)
-            if info.last_position is not None:
-                positions[info.namespace] = info.last_position
-        for info in reversed(wanted):
-            if info.namespace not in self._loaded:
-                self._load_namespace(info)
+        infos = sorted(self._store.namespaces(), key=lambda info: -info.last_time)
+        budget = self._engine.config.budget_bytes
+        sizes = [min(max(info.snapshot_bytes, info.log_bytes * INDEX_GROWTH), budget) for info in infos]
+        for info, size, share in reversed(list(zip(infos, sizes, shares(sizes, budget), strict=True))):
+            room = None if share == size else share
+            if info.namespace in self._loaded:
+                pass
+            elif size and not share:
+                self._keeper.leave_out(info.namespace)
+                self._loaded[info.namespace] = info.last_position or ""
+            elif info.namespace in self._held:
+                self._loaded[info.namespace] = self._tail(info.namespace, room)
+            else:
+                self._load_namespace(info.namespace, room)
             if self._loaded[info.namespace]:
                 positions[info.namespace] = self._loaded[info.namespace]
         return positions
@@ -257,21 +264,24 @@ class Sharing(Publisher):
             found += more
         return found
 
-    def _select(self, infos: Sequence[NamespaceInfo]) -> tuple[list[NamespaceInfo], list[NamespaceInfo]]:
-        """The namespaces that the engine has room for, and the others; `infos` with the latest first."""
-        room = self._engine.config.budget_bytes
-        for i, info in enumerate(infos):
-            if room <= 0:
-                return list(infos[:i]), list(infos[i:])
-            room -= max(info.snapshot_bytes, info.log_bytes * _INDEX_GROWTH)
-        return list(infos), []
+    def _tail(self, namespace: str, room: int | None) -> str:
+        """Where to go on in a log so that what follows fits into `room` bytes of index."""
+        if room is None:
+            return ""
+        try:
+            return self._store.tail(namespace, room // INDEX_GROWTH)[0] or ""
+        except StoreUnavailableError:
+            raise
+        except StoreError as error:
+            # The reader tries this log again from time to time.
+            self._failed("reading the end of a log", error)
+            return ""
 
-    def _load_namespace(self, info: NamespaceInfo) -> None:
-        namespace = info.namespace
-        position, ids = "", np.empty(0, np.uint64)
+    def _load_namespace(self, namespace: str, room: int | None) -> None:
+        loaded = Loaded()
         for tries_left in reversed(range(_SNAPSHOT_TRIES)):
             try:
-                position, ids = load_snapshot(self._engine, self._store, self._codec, namespace)
+                loaded = load_snapshot(self._engine, self._store, self._codec, namespace, room)
                 break
             except StoreUnavailableError:
                 raise
@@ -281,13 +291,17 @@ class Sharing(Publisher):
                     continue
                 # The log holds the same outputs, but they must be indexed again.
                 self._failed("loading a snapshot", error)
+                loaded = Loaded(self._tail(namespace, room))
                 break
-        self._loaded[namespace] = position
-        self._known[namespace] = frozenset(ids.tolist())
+        ids = loaded.output_ids.tolist()
+        self._loaded[namespace] = loaded.position
+        self._known[namespace] = frozenset(ids)
         # An append that is tried again while this starts may come after all others.
-        self._seen.update(ids.tolist())
-        self._coverage.start(namespace, position)
+        self._seen.update(ids)
+        self._coverage.start(namespace, loaded.position)
         self._health.add("loaded_outputs", len(ids))
+        if not loaded.is_most:
+            self._keeper.leave_out(namespace)
         until = self._tombstones.of_namespaces().get(namespace, 0.0)
         expired = self._keeper.expired_before()
         self._engine.expire(namespace, max(int(until) + 1 if until else 0, expired))
