@@ -125,6 +125,11 @@ class Store(Protocol):
     def scan(self, namespace: str, after: str | None = None, max_bytes: int = 8 << 20) -> list[Entry]:
         """The log's next entries after a position: about `max_bytes` at most, but at least one; [] at its end."""
 
+    def tail(self, namespace: str, max_bytes: int, after: str | None = None) -> tuple[str | None, int]:
+        """Where the log's latest entries begin that take about `max_bytes` together, but at least one entry, and that
+        come after a position: the position before them, which is `after` if there are no others. With it, their bytes.
+        """
+
     def namespaces(self) -> Iterator[NamespaceInfo]:
         """All namespaces that have a log or a snapshot, CONTROL left out, in no order."""
 

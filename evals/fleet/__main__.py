@@ -19,7 +19,7 @@ from agentspec.environment import describe
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.evals.files import work_folder, write_json
 from agentspec.evals.fleet.faults import Fleet, fault_rows, missed, policy_row, sharing_row
-from agentspec.evals.fleet.fleet import POLICIES, STORES, has_router, replica, started
+from agentspec.evals.fleet.fleet import POLICIES, STORES, Router, has_router, replica, started
 from agentspec.evals.fleet.soak import soak
 from agentspec.evals.fleet.work import Asker
 from agentspec.evals.micro.store.redis_server import redis_version
@@ -131,7 +131,8 @@ def _measure(fleet: Fleet, kind: str, args: argparse.Namespace, result: dict[str
         ):
             keep("faults", row)
     if args.soak and kind == args.store[-1]:
-        result["soak"] = soak(fleet, args.soak, logs / "router-soak.log", args.seed)
+        with Router(fleet.replicas, "cache_aware", logs / "router-soak.log") as router:
+            result["soak"] = soak(fleet.asker, fleet.replicas, fleet.store, [router.url], args.soak, 0, args.seed)
         print(f"{kind:<10}soak      {result['soak']}", flush=True)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentspec.evals.fleet import soak
 from agentspec.evals.fleet.fleet import Router, Store, kill, settle, store_health
 from agentspec.evals.fleet.work import Asker, Tally, Traffic
 from agentspec.integrations.servers.server import Server
@@ -180,9 +181,4 @@ def missed(result: dict[str, Any]) -> list[str]:
                 f"{row['fault']}: {lost} calls lost, {row['changed']} answers changed, {row['dropped_outputs']} outputs "
                 f"dropped, ratio {row['ratio']} after {row['back_seconds']} s"
             )
-    soak = result.get("soak")
-    if soak and (soak["changed"] or soak["lost"] or soak["not_refused"]):
-        found.append(
-            f"soak: {soak['lost']} lost, {soak['changed']} changed, {soak['not_refused']} bad requests accepted"
-        )
-    return found
+    return found + (soak.missed(result["soak"]) if "soak" in result else [])

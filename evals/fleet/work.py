@@ -17,6 +17,7 @@ from agentspec.integrations.servers.server import RunningServer
 from agentspec.workflows.text_to_sql import Question, draw_questions
 
 TENANTS = 4
+HANG_SECONDS = 120.0
 # A client whose call failed waits for this long.
 _RETRY_SECONDS = 0.5
 
@@ -33,6 +34,8 @@ class Tally:
     tokens: int = 0
     """Decoded tokens, without those that come from prefills."""
     steps: int = 0
+    hung: int = 0
+    """Calls that took longer than HANG_SECONDS, whether or not there was an answer then."""
     seconds: list[float] = field(default_factory=list)
     """Of each call."""
     errors: list[str] = field(default_factory=list)
@@ -44,6 +47,7 @@ class Tally:
     def count(self, reply: Reply) -> None:
         self.calls += 1
         self.seconds.append(reply.seconds)
+        self.hung += reply.seconds > HANG_SECONDS
         if reply.error:
             self.lost += 1
             self.errors.append(reply.error[:200])
@@ -52,7 +56,7 @@ class Tally:
             self.steps += reply.steps
 
     def add(self, other: Tally) -> None:
-        for name in ("calls", "lost", "changed", "tokens", "steps"):
+        for name in ("calls", "lost", "changed", "hung", "tokens", "steps"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.seconds += other.seconds
         self.errors += other.errors
@@ -60,7 +64,7 @@ class Tally:
     def figures(self) -> dict[str, Any]:
         slowest = max(self.seconds, default=0.0)
         return {
-            **{name: getattr(self, name) for name in ("calls", "lost", "changed", "tokens", "steps")},
+            **{name: getattr(self, name) for name in ("calls", "lost", "changed", "hung", "tokens", "steps")},
             "accept_length": round(self.accept_length, 3),
             "slowest_call_seconds": round(slowest, 3),
             "errors": sorted(set(self.errors))[:5],

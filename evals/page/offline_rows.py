@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from agentspec.evals.page.row import Files, Goal, Row, at_least, at_most, mean, short
+from agentspec.evals.page.row import Content, Files, Goal, Row, at_least, at_most, mean, short
 
 Replay = Mapping[str, Any]
 
@@ -237,6 +237,9 @@ def best(replays: Sequence[Replay], system: str, nodes: int, most_drafted: float
 def fleet_rows(files: Files) -> list[Row]:
     rows = []
     for name, content in files.items():
+        if "faults" not in content and "soak" in content:
+            rows += _soak_rows(name, content["soak"])
+            continue
         if "faults" not in content:
             found = {row["setting"]: row["by_latency"] for row in content["rows"]}
             figure = ", ".join(f"{setting} {value}" for setting, value in found.items())
@@ -255,6 +258,23 @@ def fleet_rows(files: Files) -> list[Row]:
         slowest = at_most("slowest", max(back.values()), 10, " s")
         rows.append(Row(name, "back after a fault", "fleet", figure, goals=(slowest,)))
     return rows
+
+
+def _soak_rows(name: str, soak: Content) -> list[Row]:
+    kinds = ("changed", "lost", "hung", "not_refused", "ended_replicas")
+    wrong = sum(int(soak[kind]) for kind in kinds)
+    what = "wrong, lost and hung answers, bad requests not refused, ended replicas"
+    asked = f"{soak['calls']} requests in bursts, {soak['aborted']} aborted, {sum(soak['bad_requests'].values())} bad"
+    counts = ", ".join(f"{kind} {soak[kind]}" for kind in kinds)
+    rows = [Row(name, asked, "fleet", counts, goals=(at_most(what, wrong, 0),))]
+    slopes = {kind: told["percent_an_hour"] for kind, told in soak["memory"].items()}
+    figure = ", ".join(
+        f"{kind} {told['most_mib']} MiB ({told['percent_an_hour']:+.3g} %)" for kind, told in soak["memory"].items()
+    )
+    # A shorter soak tells no slope.
+    goals = (at_most("steepest", max(slopes.values()), 5, " %"),) if soak["seconds"] >= 1800 else ()
+    text = f"highest memory, and its slope an hour after the warm-up, in {soak['seconds'] / 60:.0f} minutes"
+    return [*rows, Row(name, text, "fleet", figure, goals=goals)]
 
 
 def _curve(rows: Sequence[Replay]) -> str:

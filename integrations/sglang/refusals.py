@@ -13,11 +13,19 @@ from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.sglang_types import ServerArgs
 from agentspec.integrations.sglang.tenants import is_unicode, request_options
 
+_DP_ATTENTION = (
+    "with attention data parallelism each rank decodes other requests, and SGLang's NGRAM and STANDALONE cannot run so "
+    "either; drop the flag, or choose --speculative-algorithm EAGLE"
+)
+_DISAGGREGATION = (
+    "SGLang hands a decode server what to draft from for its own algorithms with a draft head only, not for NGRAM, "
+    "STANDALONE or a plugin's; run prefill and decode in one server, or choose --speculative-algorithm EAGLE"
+)
 # Argument -> (whether a value is refused, the remedy). A field that a release does not have is None and passes.
 _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "pp_size": (lambda v: (v or 1) > 1, "pipeline parallelism is not supported; use --tp-size instead of --pp-size"),
-    "enable_dp_attention": (bool, "drop --enable-dp-attention, or choose --speculative-algorithm EAGLE"),
-    "attn_dp_size": (lambda v: (v or 1) > 1, "attention data parallelism is not supported; drop its flag"),
+    "enable_dp_attention": (bool, _DP_ATTENTION),
+    "attn_dp_size": (lambda v: (v or 1) > 1, _DP_ATTENTION),
     "speculative_use_rejection_sampling": (bool, "drafts have no probabilities to reject by; drop the flag"),
     "speculative_use_block_verification": (bool, "block verification needs a draft distribution; drop the flag"),
     "speculative_adaptive": (bool, "agentspec sets the width of each draft itself; drop --speculative-adaptive"),
@@ -41,7 +49,7 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
         "SGLang cannot check drafts against grammars of outlines; use --grammar-backend xgrammar or llguidance",
     ),
     "dllm_algorithm": (bool, "diffusion models do not decode token by token; drop --speculative-algorithm"),
-    "disaggregation_mode": (lambda v: v not in (None, "null"), "run prefill and decode in one server"),
+    "disaggregation_mode": (lambda v: v not in (None, "null"), _DISAGGREGATION),
     "speculative_num_draft_tokens": (
         lambda v: v is not None and v < 2,
         "a row needs room for its root and one draft: set --speculative-num-draft-tokens to 2 or more, or drop it",

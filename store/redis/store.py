@@ -139,6 +139,21 @@ class RedisStore:
             count = max(1, min(1024, int(left / ((max_bytes - left) / len(found) + 1)) + 1))
         return found
 
+    def tail(self, namespace: str, max_bytes: int, after: str | None = None) -> tuple[str | None, int]:
+        """Reads the entries that it counts."""
+        check_namespace(namespace)
+        start, end, held = START if after is None else check_position(after), "+", 0
+        while start != LAST:
+            rows = self._call("XREVRANGE", self._keys.log(namespace), end, f"({start}", "COUNT", _BATCH)
+            for entry in entries_of(namespace, rows):
+                if held and held + len(entry.data) > max_bytes:
+                    return entry.position, held
+                held += len(entry.data)
+            if len(rows) < _BATCH:
+                break
+            end = f"({rows[-1][0].decode()}"
+        return after, held
+
     def namespaces(self) -> Iterator[NamespaceInfo]:
         names = namespaces_of(self._call("SMEMBERS", self._keys.names))
         return (info for start in range(0, len(names), _BATCH) for info in self._infos(names[start : start + _BATCH]))

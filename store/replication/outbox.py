@@ -1,4 +1,4 @@
-"""The queue of finished outputs that wait to be written to the store."""
+"""Finished outputs on their way from the step to the store: who stamps them, and the queue in which they wait."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+from agentspec.store.clock import SteadyClock
 
 # Outputs gather for this long before they are taken. A transaction costs the writer half a millisecond of Python however
 # many outputs it holds, and meanwhile the step's thread waits for the GIL. put() notifies nobody, because that would
@@ -30,6 +32,66 @@ class FinishedOutput(NamedTuple):
     @property
     def num_tokens(self) -> int:
         return len(self.prompt_tail) + self.num_output_tokens
+
+
+class OutputQueue(Protocol):
+    """The calls of an Outbox that its users make."""
+
+    @property
+    def waiting_tokens(self) -> int: ...
+    @property
+    def num_dropped(self) -> int: ...
+    def __len__(self) -> int: ...
+    def put(self, output: FinishedOutput) -> None: ...
+    def take(self, max_outputs: int, max_tokens: int, wait: float) -> list[FinishedOutput]: ...
+    def delivered(self, *, aside: Sequence[FinishedOutput] = (), num_dropped: int = 0) -> None: ...
+    def bring_back(self) -> None: ...
+    def put_back(self, outputs: Sequence[FinishedOutput]) -> None: ...
+    def hurry(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Publisher:
+    """What Sharing and SharingProcess have in common: the step hands its outputs over, and they wait for the store."""
+
+    def __init__(self, outbox: OutputQueue, clock: SteadyClock) -> None:
+        """`clock` says when an output was finished."""
+        self._outbox = outbox
+        self._clock = clock
+
+    def publish(
+        self,
+        namespace: str,
+        output_id: int,
+        request_id: str,
+        prompt_tail: Sequence[int],
+        output: Sequence[int],
+        num_output_tokens: int,
+    ) -> None:
+        """Hands over a finished output, which close() put into the engine, for the store and the other replicas.
+
+        Args:
+            namespace: as the engine was given it, 32 hexadecimal digits.
+            output: kept as it is until it is delivered; from now on it may only be appended to.
+            num_output_tokens: number of its leading tokens that count.
+        """
+        self._outbox.put(
+            FinishedOutput(namespace, output_id, request_id, self._clock.now(), prompt_tail, output, num_output_tokens)
+        )
+
+    def flush(self, timeout: float) -> bool:
+        """Waits until everything published is in the store; False if it is not after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while len(self._outbox):
+            if time.monotonic() > deadline or not self._delivers():
+                return False
+            self._outbox.hurry()
+            time.sleep(0.005)
+        return True
+
+    def _delivers(self) -> bool:
+        """Whether anything still takes outputs out of the queue."""
+        raise NotImplementedError
 
 
 class Outbox:

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,7 +25,7 @@ from agentspec.store.replication.backoff import Retry
 from agentspec.store.replication.channel import Channel
 from agentspec.store.replication.deletion import Deleted
 from agentspec.store.replication.health import Health
-from agentspec.store.replication.outbox import FinishedOutput, Outbox
+from agentspec.store.replication.outbox import FinishedOutput, Outbox, OutputQueue, Publisher
 from agentspec.store.replication.process import StoreSetup
 from agentspec.store.urls import redact
 
@@ -37,7 +36,7 @@ _MAIN = "from agentspec.store.replication.process import main; main()"
 _ANSWER_SECONDS = 1.0
 
 
-class SharingProcess:
+class SharingProcess(Publisher):
     """Does what a Sharing does, in a process of its own, which it starts again if it ends.
 
     The scheduler's interpreter runs only publish() and two threads: one hands waiting outputs to the process, five times
@@ -56,11 +55,10 @@ class SharingProcess:
         password: str | None = None,
         key: bytes | None = None,
     ) -> None:
+        super().__init__(Outbox(config.queue_tokens), SteadyClock())
         self.config = config
         self._engine = engine
         self._setup = StoreSetup(url=url, scope=scope, sharing=config, engine=engine.config, password=password, key=key)
-        self._clock = SteadyClock()
-        self._outbox = Outbox(config.queue_tokens)
         self._stopping = threading.Event()
         self._retry = Retry(self._stopping, lambda: None)
         self._num_ended = 0
@@ -87,20 +85,6 @@ class SharingProcess:
             raise
         return is_ready
 
-    def publish(
-        self,
-        namespace: str,
-        output_id: int,
-        request_id: str,
-        prompt_tail: Sequence[int],
-        output: Sequence[int],
-        num_output_tokens: int,
-    ) -> None:
-        """As Sharing.publish()."""
-        self._outbox.put(
-            FinishedOutput(namespace, output_id, request_id, self._clock.now(), prompt_tail, output, num_output_tokens)
-        )
-
     def engine_cleared(self) -> None:
         """As Sharing.engine_cleared()."""
         try:
@@ -121,16 +105,6 @@ class SharingProcess:
     def keep_now(self) -> None:
         """As Sharing.keep_now()."""
         self._call("keep_now")
-
-    def flush(self, timeout: float) -> bool:
-        """As Sharing.flush()."""
-        deadline = time.monotonic() + timeout
-        while len(self._outbox):
-            if time.monotonic() > deadline or not self._engine_thread.is_alive():
-                return False
-            self._outbox.hurry()
-            time.sleep(0.005)
-        return True
 
     def close(self, timeout: float = 5.0) -> None:
         """Tries for `timeout` seconds to deliver waiting outputs, then ends the process."""
@@ -210,6 +184,9 @@ class SharingProcess:
             target=self._serve_outbox, args=(outbox,), name="agentspec-store-outbox", daemon=True
         )
         self._outbox_thread.start()
+
+    def _delivers(self) -> bool:
+        return self._engine_thread.is_alive()
 
     def _serve_outbox(self, channel: Channel) -> None:
         door = _OutboxDoor(self._outbox)
@@ -304,7 +281,7 @@ class _EngineDoor:
 class _OutboxDoor:
     """The calls of a RemoteOutbox."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: OutputQueue) -> None:
         self._outbox = outbox
         self._taken: list[FinishedOutput] = []
         self.bring_back = outbox.bring_back

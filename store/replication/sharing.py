@@ -31,7 +31,7 @@ from agentspec.errors import (
     StoreResetError,
     StoreUnavailableError,
 )
-from agentspec.store.base import CONTROL, Entry, NamespaceInfo, Reader, Store
+from agentspec.store.base import CONTROL, Entry, Reader, Store
 from agentspec.store.codec import Codec
 from agentspec.store.config import SharingConfig
 from agentspec.store.records import ANY_NAMESPACE, Deletion, OutputRecord
@@ -39,10 +39,10 @@ from agentspec.store.replication.backoff import Retry
 from agentspec.store.replication.coverage import Coverage
 from agentspec.store.replication.deletion import Deleted, delete_namespaces
 from agentspec.store.replication.health import Health
-from agentspec.store.replication.interfaces import LearningEngine, OutputQueue
+from agentspec.store.replication.interfaces import LearningEngine
 from agentspec.store.replication.keeper import Keeper
-from agentspec.store.replication.outbox import GATHER_SECONDS, FinishedOutput, Outbox
-from agentspec.store.replication.snapshots import load_snapshot
+from agentspec.store.replication.outbox import GATHER_SECONDS, Outbox, OutputQueue, Publisher
+from agentspec.store.replication.snapshots import INDEX_GROWTH, Loaded, load_snapshot, shares
 from agentspec.store.replication.tombstones import SeenIds, Tombstones
 from agentspec.store.replication.writer import Writer
 
@@ -58,11 +58,9 @@ _SEEN_IDS = 1 << 17
 _SNAPSHOT_TRIES = 3
 # Interval, in seconds, at which the listener is told of the store's health.
 _HEALTH_SECONDS = 2.0
-# Approximate bytes of index for each byte of the log.
-_INDEX_GROWTH = 10
 
 
-class Sharing:
+class Sharing(Publisher):
     """Stores an engine's finished outputs, so that they outlive it and reach other replicas, and gives it theirs.
 
     Owns its threads and readers; the caller owns the engine and the store.
@@ -84,23 +82,26 @@ class Sharing:
         self._engine = engine
         self._store = store
         self._codec = codec
-        self._outbox: OutputQueue = Outbox(config.queue_tokens) if outbox is None else outbox
         self._health = Health()
         self._tombstones = Tombstones()
         self._coverage = Coverage()
         self._seen = SeenIds(_SEEN_IDS)
         # Ids that a snapshot had, or the engine when the store lost its contents: they may come again in the log.
         self._known: dict[str, frozenset[int]] = {}
+        # Where to go on in the logs of the namespaces that the engine has already.
         self._loaded: dict[str, str] = {}
+        # Namespaces that the engine had when this exchange was resumed.
+        self._held: frozenset[str] = frozenset()
         self._stopping = threading.Event()
         self._num_unreadable = 0
         self._is_resumed = False
         self._listener: Callable[[dict[str, Any]], None] | None = None
-        self._writer = Writer(
-            engine, store, codec, self._outbox, self._tombstones, self._seen, self._health, on_failure=self._failed
-        )
         self._keeper = Keeper(
             engine, store, codec, config, self._coverage, self._health, owner=uuid.uuid4().hex, stopping=self._stopping
+        )
+        super().__init__(Outbox(config.queue_tokens) if outbox is None else outbox, self._keeper.clock)
+        self._writer = Writer(
+            engine, store, codec, self._outbox, self._tombstones, self._seen, self._health, on_failure=self._failed
         )
         self._retries = {
             name: Retry(self._stopping, lambda name=name: self._breaker_opened(name))  # type: ignore[misc]
@@ -132,28 +133,6 @@ class Sharing:
         self._health.add("skipped_records")
         self._failed("reading a record", error)
 
-    def publish(
-        self,
-        namespace: str,
-        output_id: int,
-        request_id: str,
-        prompt_tail: Sequence[int],
-        output: Sequence[int],
-        num_output_tokens: int,
-    ) -> None:
-        """Hands over a finished output, which close() put into the engine, for the store and the other replicas.
-
-        Args:
-            namespace: as the engine was given it, 32 hexadecimal digits.
-            output: kept as it is until it is delivered; from now on it may only be appended to.
-            num_output_tokens: so many of its first tokens count.
-        """
-        self._outbox.put(
-            FinishedOutput(
-                namespace, output_id, request_id, self._keeper.clock.now(), prompt_tail, output, num_output_tokens
-            )
-        )
-
     def engine_cleared(self) -> None:
         """Notes that the engine forgot everything. The store keeps its outputs but gets no more snapshots from here."""
         self._keeper.stop_snapshots()
@@ -162,16 +141,6 @@ class Sharing:
         """Deletes all finished outputs of a namespace from the store and from all replicas, this one included. Raises
         StoreError if some replica may not have been told; the call must then be repeated."""
         return delete_namespaces(self._store, self._codec, [namespace], self._keeper.clock.now())
-
-    def flush(self, timeout: float) -> bool:
-        """Waits until everything published is in the store; False if it is not after `timeout` seconds."""
-        deadline = time.monotonic() + timeout
-        while len(self._outbox):
-            if time.monotonic() > deadline or not any(thread.is_alive() for thread in self._threads):
-                return False
-            self._outbox.hurry()
-            time.sleep(0.005)
-        return True
 
     def keep_now(self) -> None:
         """Runs a full round of the keeper now; raises StoreError if it fails."""
@@ -206,6 +175,9 @@ class Sharing:
             **self._keeper.sizes(),
             **self._health.snapshot(),
         }
+
+    def _delivers(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
 
     def _write(self) -> None:
         self._writer.run(self._retries["writer"], self._stopping)
@@ -252,12 +224,12 @@ class Sharing:
             self._engine.wait_indexed()
 
     def _load(self) -> dict[str, str]:
-        """Loads snapshots as far as the engine's budget goes, least recently used namespaces first. Returns where to go
-        on in each log."""
+        """Divides the engine's budget among the namespaces and loads their snapshots, least recently used namespaces
+        first. Returns where to go on in each log."""
         positions: dict[str, str] = {}
         if self._is_resumed:
             self._note_known()
-            self._loaded = dict.fromkeys(self._known, "")
+            self._held = frozenset(self._known)
             self._is_resumed = False
         try:
             for entry in self._scan(CONTROL):
@@ -268,14 +240,20 @@ class Sharing:
         except StoreError as error:
             # The reader tries this log again from time to time.
             self._failed("reading the log of deletions", error)
-        wanted, others = self._select(sorted(self._store.namespaces(), key=lambda info: -info.last_time))
-        for info in others:
-            self._keeper.leave_out(info.namespace)
-            if info.last_position is not None:
-                positions[info.namespace] = info.last_position
-        for info in reversed(wanted):
-            if info.namespace not in self._loaded:
-                self._load_namespace(info)
+        infos = sorted(self._store.namespaces(), key=lambda info: -info.last_time)
+        budget = self._engine.config.budget_bytes
+        sizes = [min(max(info.snapshot_bytes, info.log_bytes * INDEX_GROWTH), budget) for info in infos]
+        for info, size, share in reversed(list(zip(infos, sizes, shares(sizes, budget), strict=True))):
+            room = None if share == size else share
+            if info.namespace in self._loaded:
+                pass
+            elif size and not share:
+                self._keeper.leave_out(info.namespace)
+                self._loaded[info.namespace] = info.last_position or ""
+            elif info.namespace in self._held:
+                self._loaded[info.namespace] = self._tail(info.namespace, room)
+            else:
+                self._load_namespace(info.namespace, room)
             if self._loaded[info.namespace]:
                 positions[info.namespace] = self._loaded[info.namespace]
         return positions
@@ -286,21 +264,24 @@ class Sharing:
             found += more
         return found
 
-    def _select(self, infos: Sequence[NamespaceInfo]) -> tuple[list[NamespaceInfo], list[NamespaceInfo]]:
-        """The namespaces that the engine has room for, and the others; `infos` with the latest first."""
-        room = self._engine.config.budget_bytes
-        for i, info in enumerate(infos):
-            if room <= 0:
-                return list(infos[:i]), list(infos[i:])
-            room -= max(info.snapshot_bytes, info.log_bytes * _INDEX_GROWTH)
-        return list(infos), []
+    def _tail(self, namespace: str, room: int | None) -> str:
+        """Where to go on in a log so that what follows fits into `room` bytes of index."""
+        if room is None:
+            return ""
+        try:
+            return self._store.tail(namespace, room // INDEX_GROWTH)[0] or ""
+        except StoreUnavailableError:
+            raise
+        except StoreError as error:
+            # The reader tries this log again from time to time.
+            self._failed("reading the end of a log", error)
+            return ""
 
-    def _load_namespace(self, info: NamespaceInfo) -> None:
-        namespace = info.namespace
-        position, ids = "", np.empty(0, np.uint64)
+    def _load_namespace(self, namespace: str, room: int | None) -> None:
+        loaded = Loaded()
         for tries_left in reversed(range(_SNAPSHOT_TRIES)):
             try:
-                position, ids = load_snapshot(self._engine, self._store, self._codec, namespace)
+                loaded = load_snapshot(self._engine, self._store, self._codec, namespace, room)
                 break
             except StoreUnavailableError:
                 raise
@@ -310,13 +291,17 @@ class Sharing:
                     continue
                 # The log holds the same outputs, but they must be indexed again.
                 self._failed("loading a snapshot", error)
+                loaded = Loaded(self._tail(namespace, room))
                 break
-        self._loaded[namespace] = position
-        self._known[namespace] = frozenset(ids.tolist())
+        ids = loaded.output_ids.tolist()
+        self._loaded[namespace] = loaded.position
+        self._known[namespace] = frozenset(ids)
         # An append that is tried again while this starts may come after all others.
-        self._seen.update(ids.tolist())
-        self._coverage.start(namespace, position)
+        self._seen.update(ids)
+        self._coverage.start(namespace, loaded.position)
         self._health.add("loaded_outputs", len(ids))
+        if not loaded.is_most:
+            self._keeper.leave_out(namespace)
         until = self._tombstones.of_namespaces().get(namespace, 0.0)
         expired = self._keeper.expired_before()
         self._engine.expire(namespace, max(int(until) + 1 if until else 0, expired))

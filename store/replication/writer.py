@@ -14,8 +14,8 @@ from agentspec.store.codec import Codec
 from agentspec.store.records import OutputRecord
 from agentspec.store.replication.backoff import Retry
 from agentspec.store.replication.health import Health
-from agentspec.store.replication.interfaces import LearningEngine, OutputQueue
-from agentspec.store.replication.outbox import FinishedOutput
+from agentspec.store.replication.interfaces import LearningEngine
+from agentspec.store.replication.outbox import FinishedOutput, OutputQueue
 from agentspec.store.replication.tombstones import SeenIds, Tombstones
 from agentspec.store.rules import BROKEN_SECONDS
 

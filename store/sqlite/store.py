@@ -178,6 +178,24 @@ class SqliteStore:
             )
         )
 
+    def tail(self, namespace: str, max_bytes: int, after: str | None = None) -> tuple[str | None, int]:
+        check_namespace(namespace)
+        start = 0 if after is None else number_of(after)
+
+        def find(connection: sqlite3.Connection, scope: int) -> tuple[str | None, int]:
+            held = 0
+            for position, num_bytes in connection.execute(
+                "SELECT position, num_bytes FROM entries WHERE scope = ? AND namespace = ? AND position > ? "
+                "ORDER BY position DESC",
+                (scope, namespace, start),
+            ):
+                if held and held + num_bytes > max_bytes:
+                    return str(position), held
+                held += num_bytes
+            return after, held
+
+        return self._read(find)
+
     def namespaces(self) -> Iterator[NamespaceInfo]:
         def find(connection: sqlite3.Connection, scope: int) -> list[NamespaceInfo]:
             snapshots = dict(

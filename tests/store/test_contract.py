@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -142,6 +143,25 @@ def test_trim_by_time_keeps_what_came_later(case: StoreCase) -> None:
     assert data(store.scan(A)) == [b"3"]
     assert store.trim(A) == 0
     assert store.trim(A, before=0.0) == 0
+
+
+def test_the_tail_of_a_log_holds_its_latest_entries(case: StoreCase) -> None:
+    store = case.open()
+    assert store.tail(A, 100) == (None, 0)
+    rng = random.Random(0)
+    sizes = [rng.randrange(1, 40) for _ in range(300)]
+    store.append([(A, bytes(size)) for size in sizes] + [(B, bytes(1000))])
+    positions = [entry.position for entry in store.scan(A)]
+    for _ in range(50):
+        first, room = rng.randrange(-1, len(sizes)), rng.randrange(1, sum(sizes) + 100)
+        after = positions[first] if first >= 0 else None
+        position, num_bytes = store.tail(A, room, after)
+        begin = 0 if position is None else positions.index(position) + 1
+        assert begin >= first + 1
+        assert num_bytes == sum(sizes[begin:])
+        # As many as fit, but at least one where there is one.
+        assert num_bytes <= room or begin == len(sizes) - 1
+        assert begin == first + 1 or num_bytes + sizes[begin - 1] > room
 
 
 def test_a_segment_that_was_not_finished_does_not_count(case: StoreCase) -> None:

@@ -1,7 +1,7 @@
 // Eviction: what the global index drops when it exceeds its budget.
 //
-// The oldest outputs are dropped first, whatever their namespace: the oldest part of all is sealed again
-// without them, as in a merge.
+// The oldest outputs are dropped first, whatever their namespace: the part that holds the oldest output of
+// all is sealed again without its oldest ones, as in a merge.
 
 #include <algorithm>
 

@@ -40,6 +40,24 @@ bool GlobalPart::is_dead(std::size_t which) const {
   return !dead.empty() && std::binary_search(dead.begin(), dead.end(), range_of(which));
 }
 
+std::uint64_t GlobalPart::age_of(std::size_t which) const {
+  if (growing) return growing->ages[which];
+  return segment_ages ? (*segment_ages)[which] : 0;
+}
+
+std::size_t GlobalPart::oldest() const {
+  std::size_t which = 0;
+  while (which < outputs().size() && is_dead(which)) ++which;
+  return which;
+}
+
+// An earlier call may have thrown after it added the age.
+void GlobalPart::Growing::add(const OutputRecord& output, std::uint64_t age) {
+  ages.resize(outputs.size());
+  ages.push_back(age);
+  outputs.push_back(output);
+}
+
 GlobalIndex::GlobalIndex(const GlobalIndexConfig& config) : config_(config) {}
 
 bool GlobalIndex::IsOlder::operator()(const Place& a, const Place& b) const {
@@ -78,12 +96,14 @@ void GlobalIndex::remove_space(Namespace& space) {
   namespaces_.erase(namespaces_.find(space.name));
 }
 
-// Must be called whenever the oldest part of the namespace may have changed.
+// Must be called whenever the oldest output of the namespace may have changed.
 void GlobalIndex::update_place(Namespace& space) {
   if (space.place.empty()) space.place = order_.extract(space.position);
   if (space.parts.empty()) return;
   const GlobalPart& first = space.parts.front();
-  space.place.value() = {first.age, first.age == 0 ? first.outputs().front().time : 0, &space};
+  const std::size_t oldest = first.oldest();
+  const std::uint64_t age = first.age_of(oldest);
+  space.place.value() = {age, age == 0 ? first.outputs()[oldest].time : 0, &space};
   space.position = order_.insert(std::move(space.place)).position;
 }
 
@@ -109,9 +129,11 @@ void GlobalIndex::update_bytes(GlobalPart& part) {
   bytes_ -= part.bytes;
   part.bytes = kPartOverhead;
   if (part.growing) {
-    part.bytes += part.growing->automaton.bytes() + part.growing->outputs.capacity() * sizeof(OutputRecord);
+    part.bytes += part.growing->automaton.bytes() + part.growing->outputs.capacity() * sizeof(OutputRecord) +
+                  part.growing->ages.capacity() * sizeof(std::uint64_t);
   } else {
     part.bytes += part.segment->bytes();
+    if (part.segment_ages) part.bytes += part.segment_ages->capacity() * sizeof(std::uint64_t);
   }
   bytes_ += part.bytes;
 }
@@ -125,15 +147,17 @@ bool GlobalIndex::is_partial(const Namespace& space, const GlobalPart& part, std
   return target_ == &space && &part == &space.parts.back() && which + 1 == part.outputs().size();
 }
 
+// The part that the next output is appended to. If it has no outputs yet, it has room for the first one, so
+// that no part stays empty.
 GlobalPart& GlobalIndex::growing_part(Namespace& space) {
   if (space.parts.empty() || is_closed(space.parts.back())) {
     GlobalPart part;
     part.growing = std::make_shared<GlobalPart::Growing>(config_.max_counted_length);
+    part.growing->outputs.reserve(1);
+    part.growing->ages.reserve(1);
     part.id = next_part_++;
-    part.age = next_age_++;
     space.parts.push_back(std::move(part));
     update_bytes(space.parts.back());
-    update_place(space);
   }
   return space.parts.back();
 }
@@ -147,8 +171,10 @@ bool GlobalIndex::begin(std::string_view name, const Output& output) {
   }
   Namespace& space = open_space(name);
   GlobalPart& part = growing_part(space);
-  part.growing->outputs.push_back(
-      {output.id, static_cast<std::uint32_t>(part.num_tokens()), output.prompt_tail, output.time});
+  part.growing->add(
+      {output.id, static_cast<std::uint32_t>(part.num_tokens()), output.prompt_tail, output.time}, next_age_);
+  if (part.outputs().size() == 1) update_place(space);
+  ++next_age_;
   target_ = &space;
   num_added_ = 0;
   return true;
@@ -315,14 +341,15 @@ void GlobalIndex::check_integrity() const {
     require(space.name == name, "a namespace has another's name");
     num_ordered += space.parts.empty() ? 0 : 1;
     require(space.parts.empty() ||
-                (space.position->space == &space && space.position->age == space.parts.front().age),
-            "a namespace is not where its first part is in the order");
+                (space.position->space == &space &&
+                 space.position->age == space.parts.front().age_of(space.parts.front().oldest())),
+            "a namespace is not where its oldest output is in the order");
     bool needs_rewrite = false;
+    std::uint64_t latest = 0;
     for (std::size_t p = 0; p < space.parts.size(); ++p) {
       const GlobalPart& part = space.parts[p];
       bytes += part.bytes;
       require((part.growing == nullptr) != (part.segment == nullptr), "a part is not of one kind");
-      require(p == 0 || space.parts[p - 1].age <= part.age, "parts are not in the order of their ages");
       require(p == 0 || space.parts[p - 1].segment || part.growing, "a segment follows a growing part");
       if (part.growing) {
         part.growing->automaton.check_integrity();
@@ -338,6 +365,8 @@ void GlobalIndex::check_integrity() const {
       std::size_t num_dead = 0;
       for (std::size_t i = 0; i < outputs.size(); ++i) {
         num_dead += part.is_dead(i) ? 1 : 0;
+        require(latest <= part.age_of(i), "outputs are not in the order of their ages");
+        latest = part.age_of(i);
         if (is_partial(space, part, i)) continue;
         const auto [begin, end] = part.range_of(i);
         require(end > begin && tokens[end - 1] == kEnd, "an output is not ended");

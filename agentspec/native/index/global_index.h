@@ -69,18 +69,24 @@ using TextRange = std::pair<std::uint32_t, std::uint32_t>;
 //     frozen    nothing is appended any more; it is being sealed, or waits for that
 //     sealed    it is a segment
 struct GlobalPart {
+  // The age of each output: its place in the order in which the outputs of all namespaces came, oldest first.
+  using Ages = std::vector<std::uint64_t>;
+
   struct Growing {
     explicit Growing(std::int32_t max_counted_length) : automaton(max_counted_length) {}
     SuffixAutomaton automaton;
     std::vector<OutputRecord> outputs;
+    Ages ages;  // at least as many as outputs
+
+    void add(const OutputRecord& output, std::uint64_t age);
   };
 
-  std::uint64_t id = 0;   // unique and never used again; the part's index only grows
-  std::uint64_t age = 0;  // order of the first outputs over all namespaces, oldest first; 0: from elsewhere
+  std::uint64_t id = 0;              // unique and never used again; the part's index only grows
   std::shared_ptr<Growing> growing;  // null for a sealed part
   bool is_frozen = false;            // a plan has read it, so nothing is appended any more
   std::shared_ptr<const Segment> segment;
-  std::vector<TextRange> dead;  // deleted outputs of the segment, sorted; a rewrite removes them
+  std::shared_ptr<const Ages> segment_ages;  // null if all outputs of the segment are from elsewhere
+  std::vector<TextRange> dead;               // deleted outputs of the segment, sorted; a rewrite removes them
   std::size_t bytes = 0;
 
   [[nodiscard]] std::span<const OutputRecord> outputs() const;
@@ -89,6 +95,10 @@ struct GlobalPart {
   // Where the output lies in tokens(), its kEnd included.
   [[nodiscard]] TextRange range_of(std::size_t which) const;
   [[nodiscard]] bool is_dead(std::size_t which) const;
+  // 0 for an output from elsewhere.
+  [[nodiscard]] std::uint64_t age_of(std::size_t which) const;
+  // The index of the oldest output that is not deleted.
+  [[nodiscard]] std::size_t oldest() const;
 };
 
 // The finished outputs of each namespace, within one budget of bytes for all namespaces.
@@ -165,8 +175,8 @@ class GlobalIndex {
 
  private:
   struct Namespace;
-  // Orders namespaces by the age of their oldest part. Parts from elsewhere have no age; the time of their
-  // first output decides, then the name, so that engines with the same history evict the same outputs.
+  // Orders namespaces by the age of their oldest output. Outputs from elsewhere have no age; their time
+  // decides, then the name, so that engines with the same history evict the same outputs.
   struct Place {
     std::uint64_t age;
     std::int64_t time;
@@ -215,7 +225,7 @@ class GlobalIndex {
 
   GlobalIndexConfig config_;
   std::uint64_t next_part_ = 1;
-  std::uint64_t next_age_ = 1;
+  std::uint64_t next_age_ = 1;  // of the next output
   Namespaces namespaces_;
   Order order_;
   // For each kind of work, the namespaces that may have some, in no order; each list has room for all of

@@ -63,7 +63,7 @@ std::shared_ptr<GlobalPart::Growing> GlobalIndex::rebuild_growing(const GlobalPa
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (is_erased[i]) continue;
     const auto [begin, end] = part.range_of(i);
-    rebuilt->outputs.push_back(outputs[i]);
+    rebuilt->add(outputs[i], part.age_of(i));
     rebuilt->outputs.back().begin = static_cast<std::uint32_t>(rebuilt->automaton.text().size());
     rebuilt->automaton.append(part.tokens().subspan(begin, end - begin));
   }

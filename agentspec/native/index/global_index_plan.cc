@@ -131,14 +131,18 @@ std::vector<GlobalPart> GlobalIndex::publish(const Plan& plan, std::shared_ptr<c
   Namespace& space = found->second;
   GlobalPart part;
   part.id = next_part_++;
-  part.age = space.parts[*first].age;
   part.segment = std::move(segment);
+  auto ages = std::make_shared<GlobalPart::Ages>();
+  if (part.segment) ages->reserve(part.segment->outputs().size());
   // Outputs that were deleted after planning are in the new segment.
   std::size_t num_kept = 0;
   visit_kept(plan, [&](std::size_t input, std::size_t which) {
-    if (space.parts[*first + input].is_dead(which)) part.dead.push_back(part.range_of(num_kept));
+    const GlobalPart& replaced = space.parts[*first + input];
+    if (replaced.is_dead(which)) part.dead.push_back(part.range_of(num_kept));
+    ages->push_back(replaced.age_of(which));
     ++num_kept;
   });
+  part.segment_ages = std::move(ages);
   std::vector<GlobalPart> replaced = take(space, *first, plan.inputs.size());
   for (std::size_t i = 0, left = plan.num_dropped; i < replaced.size() && left > 0; ++i) {
     for (std::size_t which = 0; which < replaced[i].outputs().size() && left > 0; ++which, --left) {

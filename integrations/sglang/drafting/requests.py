@@ -272,7 +272,7 @@ class RequestBook:
             return
         num_output_tokens = visible_length(entry.request) if keep else None
         try:
-            output_id = self._engine.close(rid, keep=keep, num_output_tokens=num_output_tokens)
+            output_id = self._close_in_engine(entry, keep=keep, num_output_tokens=num_output_tokens)
             if output_id is not None and num_output_tokens is not None:
                 request = entry.request
                 self._on_kept(
@@ -285,12 +285,18 @@ class RequestBook:
                         num_output_tokens,
                     )
                 )
-            if entry.handling.is_private:
-                # No other request may learn from the acceptance of its drafts.
-                self._engine.delete_namespace(entry.handling.namespace)
         except Exception:
             logger.exception("agentspec could not close a request")
             self._on_error()
+
+    def _close_in_engine(self, entry: _Entry, *, keep: bool, num_output_tokens: int | None = None) -> int | None:
+        try:
+            return self._engine.close(entry.request.rid, keep=keep, num_output_tokens=num_output_tokens)
+        finally:
+            if entry.handling.is_private:
+                # No other request may learn from the acceptance of its drafts, and what it learned must not take the
+                # place of what a tenant has learned.
+                self._engine.delete_namespace(entry.handling.namespace)
 
     def _prediction(self, request: Req, entry: _Entry) -> NDArray[np.int32]:
         """What the answer is expected to repeat, as far as an answer can be long; empty if nothing may be drafted."""
@@ -312,7 +318,7 @@ class RequestBook:
         entry.barred = True
         self._waiting.discard(rid)
         if self._engine.is_open(rid):
-            self._engine.close(rid, keep=False)
+            self._close_in_engine(entry, keep=False)
 
 
 def _prompt(request: Req) -> Sequence[int]:

@@ -30,7 +30,7 @@ def test_lost_calls_do_not_count_as_tokens() -> None:
     other.count(Reply(began=1.0, ended=2.0, error="ServerDisconnectedError"))
     tally.add(other)
     assert tally.figures() == {
-        "calls": 2, "lost": 1, "changed": 0, "tokens": 10, "steps": 5, "accept_length": 2.0,
+        "calls": 2, "lost": 1, "changed": 0, "hung": 0, "tokens": 10, "steps": 5, "accept_length": 2.0,
         "slowest_call_seconds": 2.0, "errors": ["ServerDisconnectedError"],
     }  # fmt: skip
 

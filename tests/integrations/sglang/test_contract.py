@@ -290,3 +290,17 @@ def test_what_the_hooks_of_predicted_outputs_need(release: Path) -> None:
     # A list that lies deeper than one level is not among the values of custom_params.
     values = (release / "sglang/srt/sampling/sampling_params.py").read_text(encoding="utf-8")
     assert "List[_JsonScalar],\n    Dict[str, _JsonScalar]," in values
+
+
+def test_what_is_refused_is_lacking_in_sglang(release: Path) -> None:
+    """If this fails, SGLang has learned one of these, and refusals.py may support it."""
+    if not (release / "sglang" / "srt" / "arg_groups" / "speculative_hook.py").is_file():
+        pytest.skip("an earlier release checks these arguments elsewhere")
+    # Attention data parallelism.
+    for handler in ("_handle_ngram", "_handle_eagle_family"):
+        assert "does not support dp attention" in source(release, "arg_groups.speculative_hook", handler)
+    # A decode server of disaggregated prefill.
+    handed = source(release, "speculative.spec_info", "SpeculativeAlgorithm.build_disagg_draft_input")
+    assert "is_ngram" not in handed and "is_standalone" not in handed
+    plugins = find(release, "speculative.spec_registry", "CustomSpecAlgo.build_disagg_draft_input")
+    assert ast.unparse(plugins.body[-1]) == "return None"

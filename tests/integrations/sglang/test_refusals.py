@@ -62,6 +62,23 @@ def test_each_unsupported_argument_is_named_with_its_value(name: str, value: Any
     assert f"{name}={value!r}" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "lacking"),
+    [
+        ("enable_dp_attention", True, "each rank decodes other requests, and SGLang's NGRAM and STANDALONE cannot"),
+        ("attn_dp_size", 2, "each rank decodes other requests, and SGLang's NGRAM and STANDALONE cannot"),
+        ("disaggregation_mode", "prefill", "not for NGRAM, STANDALONE or a plugin's"),
+        ("disaggregation_mode", "decode", "not for NGRAM, STANDALONE or a plugin's"),
+    ],
+)
+@pytest.mark.parametrize("draft_model", [None, "some/model"])
+def test_layouts_that_sglang_lacks_are_refused_with_the_reason(
+    name: str, value: Any, lacking: str, draft_model: str | None
+) -> None:
+    with pytest.raises(UnsupportedError, match=f"{name}={value!r}: .*{lacking}.*choose --speculative-algorithm EAGLE"):
+        refuse_unsupported(arguments(**{name: value}, speculative_draft_model_path=draft_model))
+
+
 @pytest.mark.parametrize(("name", "value"), [("enable_mixed_chunk", True), ("speculative_num_steps", 0)])
 def test_some_only_beside_a_draft_model(name: str, value: Any) -> None:
     refuse_unsupported(arguments(**{name: value}))

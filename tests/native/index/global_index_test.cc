@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -198,6 +199,59 @@ void test_the_oldest_are_evicted_first() {
          std::vector<std::string>{"c1", "c2", "c0", "d1000", "d1001"}));
 }
 
+// The smallest id that is left in any namespace, and its namespace.
+std::pair<std::uint64_t, std::string> oldest_of_all(const GlobalIndex& index,
+                                                    const std::vector<std::string>& names) {
+  std::pair<std::uint64_t, std::string> oldest{UINT64_MAX, ""};
+  for (const std::string& name : names) {
+    for (const GlobalPart& part : index.find(name)) {
+      for (std::size_t i = 0; i < part.outputs().size(); ++i) {
+        if (!part.is_dead(i)) oldest = std::min(oldest, {part.outputs()[i].id, name});
+      }
+    }
+  }
+  return oldest;
+}
+
+void test_each_eviction_drops_the_oldest_output_of_all() {
+  Random random(21);
+  const std::vector<std::string> names = {"busy", "second", "third", "quiet"};
+  int num_evictions = 0;
+  for (int round = 0; round < 20; ++round) {
+    GlobalIndex index(small_config(20'000));
+    // Ids and times of outputs from elsewhere rise together, and the ids of all others are larger.
+    std::uint64_t id = 0;
+    for (const std::string& name : names) {
+      GlobalIndex source(small_config());
+      for (int i = 0; i < 4; ++i) {
+        const Output output{++id, draw_text(random, 20, 5), 0, static_cast<std::int64_t>(id)};
+        CHECK(source.begin("x", output));
+        CHECK(source.add_slice(output, 100));
+      }
+      index.add_segments(name, {{GlobalIndex::seal(*source.plan_merge_of_all("x"), kIdentity), {}}});
+    }
+    for (int step = 0; step < 300; ++step) {
+      // Half of the outputs are of one namespace, and one in sixteen is of the last one.
+      const int lot = draw(random, 0, 15);
+      const Output output{++id, draw_text(random, draw(random, 1, 40), 5), 0, 0};
+      CHECK(index.begin(names[lot < 8 ? 0 : lot < 12 ? 1 : lot < 15 ? 2 : 3], output));
+      CHECK(index.add_slice(output, 100));
+      const auto erased = static_cast<std::uint64_t>(draw(random, 1, static_cast<std::int32_t>(id)));
+      if (step % 8 == 0) (void)erase_output(index, erased);
+      while (const auto plan = index.plan()) {
+        const auto [oldest, name] = oldest_of_all(index, names);
+        if (plan->num_dropped > 0) CHECK(plan->name == name);
+        (void)index.publish(*plan, GlobalIndex::seal(*plan, kIdentity));
+        index.check_integrity();
+        if (plan->num_dropped == 0) continue;
+        ++num_evictions;
+        CHECK(oldest_of_all(index, names).first > oldest);
+      }
+    }
+  }
+  CHECK(num_evictions > 1000);
+}
+
 void test_random_lives() {
   Random random(9);
   for (int round = 0; round < 30; ++round) {
@@ -253,5 +307,6 @@ int main() {
   return run({test_what_a_plan_reads_is_not_appended_to, test_a_plan_whose_parts_have_changed_is_refused,
               test_a_refused_plan_stays_refused, test_giving_up_makes_room_all_the_same,
               test_segments_are_no_longer_than_they_may_be, test_segments_come_before_what_is_there,
-              test_the_oldest_are_evicted_first, test_random_lives});
+              test_the_oldest_are_evicted_first, test_each_eviction_drops_the_oldest_output_of_all,
+              test_random_lives});
 }

@@ -298,22 +298,74 @@ def test_one_replica_at_a_time_writes_snapshots(store: Store) -> None:
 
 def test_the_newest_namespaces_are_loaded_where_there_is_no_room_for_all(store: Store) -> None:
     rng = np.random.default_rng(0)
+    names = [f"{number:032x}" for number in range(80)]
     with Replica(store) as first:
-        for number in range(6):
-            namespace = f"{number:032x}"
-            for turn in range(4):
-                first.finish(f"r{number}-{turn}", rng.integers(1, 999, size=1000).tolist(), namespace)
-            time.sleep(0.002)
+        for half in (names[:40], names[40:]):
+            for name in half:
+                first.finish(f"r-{name}", rng.integers(1, 999, size=1000).tolist(), name, is_delivered=False)
+            assert first.sharing.flush(30.0)
     second = Replica(store)
-    object.__setattr__(second.engine.config, "budget_bytes", 100_000)
+    object.__setattr__(second.engine.config, "budget_bytes", 64_000)
     with second:
         present = {space.name for space in second.engine.namespaces()}
-        assert f"{5:032x}" in present
-        assert f"{0:032x}" not in present
+        assert present > set(names[40:]) and len(present) == 64
         # Later outputs are shared, also in the other namespaces.
+        left_out = next(name for name in names if name not in present)
         with Replica(store) as third:
-            third.finish("late", [5, 6, 7], f"{0:032x}")
-            until(lambda: second.drafts([5], f"{0:032x}") == [6, 7])
+            third.finish("late", [5, 6, 7], left_out)
+            until(lambda: second.drafts([5], left_out) == [6, 7])
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_one_long_log_leaves_the_others_their_room(store: Store, is_sealed: bool) -> None:
+    rng = np.random.default_rng(0)
+    quiet = [f"{number:032x}" for number in range(4)]
+    outputs = [rng.integers(1, 999, size=1000).tolist() for _ in range(40)]
+    own = {name: rng.integers(1, 999, size=1000).tolist() for name in quiet}
+    with Replica(store, max_growing_tokens=2048) as first:
+        for name in quiet:
+            first.finish(f"r-{name}", own[name], name)
+        for number, output in enumerate(outputs):
+            first.finish(f"r{number}", output)
+        if is_sealed:
+            first.engine.flush()
+            first.sharing.keep_now()
+    manifest = store.manifest(A)
+    assert (manifest is not None) == is_sealed
+    log_bytes = {info.namespace: info.log_bytes for info in store.namespaces()}
+    second = Replica(store)
+    # The log alone would fill this by what it is estimated to take.
+    object.__setattr__(second.engine.config, "budget_bytes", 10 * log_bytes[A])
+    with second:
+        assert {name: second.drafts(own[name][:20], name)[:1] for name in quiet} == {
+            name: own[name][20:21] for name in quiet
+        }
+        # Of the long log, the latest outputs.
+        kept = [second.drafts(output[:20])[:1] == output[20:21] for output in outputs]
+        assert kept[-1] and (is_sealed or not kept[0])
+        assert kept == sorted(kept) and sum(kept) >= 32
+        second.sharing.keep_now()
+    assert num_entries(store) == 40
+
+
+def test_a_replica_with_little_of_a_namespace_leaves_its_snapshot_alone(store: Store) -> None:
+    rng = np.random.default_rng(0)
+    outputs = [rng.integers(1, 999, size=1000).tolist() for _ in range(40)]
+    with Replica(store, max_growing_tokens=2048) as first:
+        for number, output in enumerate(outputs):
+            first.finish(f"r{number}", output)
+            first.finish(f"b{number}", output, B)
+        first.engine.flush()
+        first.sharing.keep_now()
+    manifest = store.manifest(A)
+    second = Replica(store, max_growing_tokens=2048)
+    object.__setattr__(second.engine.config, "budget_bytes", 100_000)
+    with second:
+        assert 0 < second.num_outputs() < 20
+        second.finish("new", rng.integers(1, 999, size=3000).tolist())
+        second.engine.flush()
+        second.sharing.keep_now()
+        assert store.manifest(A) == manifest
 
 
 def test_health_names_no_text(store: Store) -> None:

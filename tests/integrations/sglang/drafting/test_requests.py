@@ -366,6 +366,37 @@ def test_a_request_of_nobody_leaves_nothing_behind() -> None:
     assert book.engine.stats().outputs == book.engine.stats().conversation_bytes == 0
 
 
+def test_barred_requests_of_nobody_push_out_nothing_that_a_tenant_learned() -> None:
+    book = Book("cache_salt")
+    initial = book.engine.estimates().weights
+
+    def learn(req: FakeRequest) -> None:
+        assert book.draft(req)[0][0]
+        book.accept(req, 3)
+        req.generate(3)
+        assert book.draft(req)[0][0]
+        book.accept(req, 1)
+        req.generate(1)
+
+    tenant = FakeRequest("tenant", [1, 2, 3, 1, 2])
+    tenant.cache_salt = "acme"  # type: ignore[attr-defined]
+    learn(tenant)
+    learned = book.engine.estimates(namespace_id("acme", None)).weights
+    assert not np.array_equal(learned, initial)
+    # More of them than the namespaces whose estimates an engine keeps.
+    for number in range(1100):
+        req = FakeRequest(f"r{number}", [1, 2, 3, 1, 2])
+        book.book.admit(req)
+        assert book.book.reopen(req)
+        learn(req)
+        assert not np.array_equal(book.engine.estimates(f"private:r{number}").weights, initial)
+        # Its text is again not the scheduler's.
+        assert not book.book.reopen(req)
+        assert book.errors == number + 1 and not book.engine.is_open(req.rid)
+        assert np.array_equal(book.engine.estimates(f"private:r{number}").weights, initial)
+    assert np.array_equal(book.engine.estimates(namespace_id("acme", None)).weights, learned)
+
+
 def told(request: object) -> bool:
     return True
 
