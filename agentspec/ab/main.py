@@ -103,19 +103,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     switch(how, "--json", "print the facts as JSON instead of the summary")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs the comparison and prints its summary. Raises ConfigError if an argument is unknown, missing or out of
-    range."""
+def run(args: argparse.Namespace) -> int:
+    """Runs the comparison and prints its summary. Raises ConfigError if an argument is missing or out of range."""
     try:
-        return _run(args, rest)
+        return _run(args)
     except KeyboardInterrupt:
         say("stopped" + ("; the same command goes on from here" if args.out else "; with --out a run can go on"))
         return 130
 
 
-def _run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec ab --help")
+def _run(args: argparse.Namespace) -> int:
     # If scipy is not installed, this fails now and not after hours.
     import numpy as np
 

@@ -7,7 +7,7 @@ import argparse
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -39,16 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     served_corpora.add_actions(actions)
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Builds or shows a corpus, or manages those of a running server.
 
     Raises:
         ManagementError, ServerError: As in served_corpora.run().
-        ConfigError: An argument is unknown, nothing could be read, or there is no tokenizer.
+        ConfigError: Nothing could be read, or there is no tokenizer.
         SegmentError: The file cannot be written, or is not a segment.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec corpus --help")
     if args.action in served_corpora.ACTIONS:
         return served_corpora.run(args)
     return _build(args) if args.action == "build" else _info(args)

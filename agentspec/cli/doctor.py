@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from agentspec.analysis.logs.account import Account
@@ -64,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Prints the findings and returns the exit status.
 
     Raises:
@@ -72,8 +71,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         ServerError: Nothing answers, or it is not an SGLang server.
         StoreError: The store cannot be opened.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec doctor --help")
     if args.seconds < 0 or args.lines < 1:
         raise ConfigError(f"--seconds must be >= 0 and --lines >= 1, got {args.seconds} and {args.lines}")
     if args.tokenizer is not None and tokenizer_file(args.tokenizer) is None:

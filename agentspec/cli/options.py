@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,31 @@ def option(to: argparse._ActionsContainer, form: str, text: str, **more: Any) ->
 def switch(to: argparse._ActionsContainer, flag: str, text: str) -> None:
     """Adds a flag without a value."""
     to.add_argument(flag, action="store_true", help=text)
+
+
+def listed(
+    to: argparse._ActionsContainer,
+    form: str,
+    text: str,
+    known: Collection[str] = (),
+    type: Callable[[str], tuple[Any, ...]] | None = None,
+) -> None:
+    """Adds an option whose value is a list with commas and which may be repeated; None where it is not given.
+
+    Args:
+        form: The flag, and a name for its value.
+        text: Its help.
+        known: The names that it takes; empty: any.
+        type: Makes the values of a list (default: names()).
+    """
+
+    def checked(given: str) -> tuple[str, ...]:
+        found = names(given)
+        if known and not set(found) <= set(known):
+            raise argparse.ArgumentTypeError(f"must be of {', '.join(known)}, got {given}")
+        return found
+
+    option(to, form, f"{text}; a list with commas, and may be repeated", action="extend", type=type or checked)
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:

@@ -33,7 +33,7 @@ from agentspec.analysis.replay import (
     replay_settings,
     replay_together,
 )
-from agentspec.cli.options import add_corpora, add_tokenizer, corpora_of, names, option, switch
+from agentspec.cli.options import add_corpora, add_tokenizer, corpora_of, listed, names, numbers, option, switch
 from agentspec.config import EngineConfig
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
@@ -59,20 +59,10 @@ class Variant:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("traces", nargs="+", metavar="TRACE", help="PATH, or PATH@START:STOP for a slice of sessions")
-    option(
-        parser,
-        "--system",
-        "the drafter; may be repeated (default agentspec)",
-        action="append",
-        choices=[*_ON_AN_ENGINE, *PEERS],
-    )
-    option(
-        parser,
-        "--max-draft-tokens N",
-        "greatest number of drafted tokens per step; may be repeated (default 16)",
-        action="append",
-        type=int,
-    )
+    known = [*_ON_AN_ENGINE, *PEERS]
+    listed(parser, "--system NAME", f"the drafter, out of {','.join(known)} (default agentspec)", known)
+    most = "greatest number of drafted tokens per step (default 16)"
+    listed(parser, "--max-draft-tokens N", most, type=numbers)
     option(
         parser,
         "--min-token-prob P",
@@ -132,11 +122,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--json FILE", "write the figures to FILE", type=Path)
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Replays every trace with every system and setting and prints one row for each. Raises ConfigError if an argument
-    is out of range or unknown, a file cannot be read, or a peer is not installed."""
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec replay --help")
+    is out of range, a file cannot be read, or a peer is not installed."""
     if args.limit is not None and args.limit < 1:
         raise ConfigError(f"--limit must be at least 1, got {args.limit}")
     if args.concurrency < 1:

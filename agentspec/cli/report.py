@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from agentspec.analysis.report import ReportConfig, find_tokenizer, report_facts, summary
@@ -56,11 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--model PATH", "the served model, for the verdict's command")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Reads the logs and prints the verdict. Raises ConfigError if an argument is unknown or out of range, or nothing
+def run(args: argparse.Namespace) -> int:
+    """Reads the logs and prints the verdict. Raises ConfigError if an argument is out of range, or nothing
     could be read."""
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec report --help")
     for name, file in (("--out", args.out), ("--json", args.json)):
         if file is not None and not file.parent.is_dir():
             raise ConfigError(f"{name} must lie in a folder that exists, got {file}; make {file.parent} first")

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from agentspec.cli.options import add_tokenizer, option, switch
+from agentspec.cli.options import add_tokenizer, listed, numbers, option, switch
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
 from agentspec.progress import Progress
@@ -72,14 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
     )
-    option(
-        parser,
-        "--controller NAME",
-        f"one of {', '.join(CONTROLLERS)}; may be repeated (default goodput and fixed:0)",
-        action="append",
-    )
+    listed(parser, "--controller NAME", f"one of {', '.join(CONTROLLERS)} (default goodput and fixed:0)")
     option(parser, "--requests N", "requests per run (default %(default)s)", type=int, default=200)
-    option(parser, "--seed S", "seed of all draws; may be repeated (default 0)", type=int, action="append")
+    listed(parser, "--seed S", "seed of all draws (default 0)", type=numbers)
     option(parser, "--prompt-tokens N", "per synthetic request (default %(default)s)", type=int, default=128)
     option(parser, "--output-tokens N", "per synthetic request (default %(default)s)", type=int, default=128)
     option(parser, "--max-draft-tokens N", "at most N per row (default %(default)s)", type=int, default=31)
@@ -109,11 +104,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--plot FILE", "draw latency over arrivals to a .png or .svg file", type=Path)
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Serves the requests once for each arrivals, controller and seed, and prints one row for each. Raises ConfigError
-    if an argument is unknown or out of range, or a file cannot be read."""
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec simulate --help")
+    if an argument is out of range, or a file cannot be read."""
     if args.requests < 1:
         raise ConfigError(f"--requests must be at least 1, got {args.requests}")
     profile = find_profile(args.profile)

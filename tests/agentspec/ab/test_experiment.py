@@ -179,7 +179,6 @@ def test_a_log_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["--command", "x {url}", "--a", "x", "--b", "y", "--repeat", "-1"], "--repeat at least 1"),
         (["--command", "x {url}", "--a", "ftp://x", "--b", "y"], "must be like http://HOST:30000"),
         (["--command", "x {url}", "--a", "127.0.0.1:9", "--b", "y"], "must answer at http://127.0.0.1:9/v1/models"),
-        (["--nonsense", "--command", "x {url}", "--a", "x", "--b", "y"], "unknown arguments --nonsense"),
     ],
 )
 def test_a_wrong_command_line_is_told_in_one_line(
