@@ -23,11 +23,12 @@ from typing import Any
 from agentspec.environment import describe
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.progress import Progress
+from agentspec.record_file import RecordFile
 from agentspec.workflows.text_to_sql.agents.client import OpenAIChat, SamplingModel
 from agentspec.workflows.text_to_sql.agents.workflow import WorkflowConfig
 from agentspec.workflows.text_to_sql.generated.reference import ForcedChat, ReferenceConfig, ReferenceModel
 from agentspec.workflows.text_to_sql.options import arguments_parser, check_options
-from agentspec.workflows.text_to_sql.records import Record, RecordFile
+from agentspec.workflows.text_to_sql.records import Record, resumed
 from agentspec.workflows.text_to_sql.run import recorded_config, run_tasks
 from agentspec.workflows.text_to_sql.sets.published import read_set
 from agentspec.workflows.text_to_sql.sql.hardness import hardness
@@ -124,7 +125,7 @@ async def _answer(
 ) -> list[Record]:
     name = _run_name(options)
     file = RecordFile(options.out) if options.out else None
-    kept = file.resume(name, recorded_config(config, _scorer(options))) if file else {}
+    kept = resumed(file, name, recorded_config(config, _scorer(options))) if file else {}
     left = [task for task in tasks if not _is_kept(task, kept)]
     if kept:
         print(f"{len(tasks) - len(left)} of {len(tasks)} questions were answered before", file=sys.stderr)

@@ -123,7 +123,7 @@ def test_a_stopped_run_goes_on_where_it_was(together: bool, tmp_path: Path) -> N
 
 def test_another_experiment_does_not_go_on_from_a_folder(tmp_path: Path) -> None:
     ran(Asking(2), Scripted(together=True), tmp_path, turns=1)
-    with pytest.raises(ConfigError, match="holds another experiment"):
+    with pytest.raises(ConfigError, match="holds a run with other settings"):
         ran(Asking(3), Scripted(together=True), tmp_path, turns=1)
 
 
