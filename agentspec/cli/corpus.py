@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.analysis.corpus import Reading, build_corpus, read_documents, read_info
-from agentspec.analysis.replay.tokenizer import default_tokenizer_path, load_tokenizer
+from agentspec.analysis.replay.tokenizer import load_tokenizer, tokenizer_path
 from agentspec.cli import served_corpora
 from agentspec.cli.options import add_tokenizer, option, switch
 from agentspec.errors import ConfigError
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _build(args: argparse.Namespace) -> int:
-    path = args.tokenizer or default_tokenizer_path()
+    path = tokenizer_path(args.tokenizer)
     tokenizer = load_tokenizer(path)
     missing = [str(file) for file in args.files if not file.exists()]
     if missing:

@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 
 from agentspec.analysis.logs.account import Account
-from agentspec.analysis.replay import Tokenizer, check_session, load_tokenizer
+from agentspec.analysis.replay import check_session, load_tokenizer
+from agentspec.analysis.replay.tokenizer import tokenizer_path
 from agentspec.analysis.replay.traces import read_sessions
 from agentspec.cli.options import add_server_options, client, option
 from agentspec.errors import ConfigError
-from agentspec.fingerprint import fingerprint, tokenizer_file
+from agentspec.fingerprint import fingerprint
 from agentspec.observe.counts import change
 from agentspec.observe.findings import Finding, Severity, as_text, exit_status, worst_first
 from agentspec.observe.log_checks import check_sessions
@@ -73,10 +74,8 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.seconds < 0 or args.lines < 1:
         raise ConfigError(f"--seconds must be >= 0 and --lines >= 1, got {args.seconds} and {args.lines}")
-    if args.tokenizer is not None and tokenizer_file(args.tokenizer) is None:
-        raise ConfigError(
-            f"--tokenizer must be a model's folder or a tokenizer's file, but there is none: {args.tokenizer}"
-        )
+    if args.tokenizer is not None:
+        tokenizer_path(args.tokenizer)
     findings = worst_first(_look(args))
     print(as_text(findings))
     if args.json is not None:
@@ -109,7 +108,7 @@ def _server(args: argparse.Namespace) -> list[Finding]:
         time.sleep(args.seconds)
         earlier, state = state, asked.state()
     findings = check_server(state, asked.metrics())
-    expected = fingerprint(args.tokenizer) if args.tokenizer is not None else ""
+    expected = fingerprint(tokenizer_path(args.tokenizer)) if args.tokenizer is not None else ""
     for rank, block in enumerate(state.ranks):
         if block is None:
             continue
@@ -131,7 +130,7 @@ def _store(args: argparse.Namespace, url: str) -> list[Finding]:
     key = secrets.read_key(args.key_file, secrets.STORE_KEY_VARIABLE)
     tokenizer, name = None, ""
     if args.tokenizer is not None:
-        tokenizer, name = _tokenizer(args.tokenizer), fingerprint(args.tokenizer)
+        tokenizer, name = load_tokenizer(args.tokenizer), fingerprint(tokenizer_path(args.tokenizer))
     with Progress("reading the store", 1) as progress:
         findings: list[Finding] = inspection.check_store(
             place, key, tokenizer, name, lambda done: progress.update(done, "entries")
@@ -143,11 +142,7 @@ def _log(args: argparse.Namespace, path: Path) -> list[Finding]:
     bad: list[str] = []
     account = Account()
     sessions = [check_session(session, account) for session in read_sessions(path, bad, args.lines)]
-    return check_sessions(sessions, bad, account, _tokenizer(args.tokenizer), _template(args.tokenizer))
-
-
-def _tokenizer(path: Path | None) -> Tokenizer:
-    return load_tokenizer(None if path is None else tokenizer_file(path))
+    return check_sessions(sessions, bad, account, load_tokenizer(args.tokenizer), _template(args.tokenizer))
 
 
 def _template(path: Path | None) -> Render | None:

@@ -64,9 +64,9 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 def add_tokenizer(parser: argparse.ArgumentParser) -> None:
     option(
         parser,
-        "--tokenizer PATH",
-        "tekken .json, tokenizer.json or .tiktoken (default: mistral_common's newest tekken)",
-        type=Path,
+        "--tokenizer NAME|PATH",
+        "the served model's tokenizer: a tokenizer.json, tekken .json or .tiktoken file, the model's folder, or an "
+        "installed package with a tokenizer (default: mistral_common's newest tekken)",
     )
 
 
@@ -84,12 +84,12 @@ def add_corpora(parser: argparse.ArgumentParser) -> None:
 def corpora_of(args: argparse.Namespace) -> Corpora | None:
     """The corpora of --corpus, built with the tokenizer of --tokenizer; None without one."""
     from agentspec.analysis.replay.engine_system import Corpora
-    from agentspec.analysis.replay.tokenizer import default_tokenizer_path
+    from agentspec.analysis.replay.tokenizer import tokenizer_path
     from agentspec.fingerprint import fingerprint
 
     if not args.corpus:
         return None
-    return Corpora(tuple(args.corpus), fingerprint(args.tokenizer or default_tokenizer_path()))
+    return Corpora(tuple(args.corpus), fingerprint(tokenizer_path(args.tokenizer)))
 
 
 def client(url: str, args: argparse.Namespace) -> ServerClient:

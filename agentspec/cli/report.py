@@ -7,8 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from agentspec.analysis.report import ReportConfig, find_tokenizer, report_facts, summary
-from agentspec.cli.options import option
+from agentspec.analysis.replay import load_tokenizer
+from agentspec.analysis.report import ReportConfig, report_facts, summary
+from agentspec.cli.options import add_tokenizer, option
 from agentspec.errors import ConfigError
 from agentspec.simulation import BUILT_IN_PROFILES
 
@@ -23,12 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     add = parser.add_argument
     add("paths", nargs="+", type=Path, metavar="PATH", help="a log, or a folder with logs; formats are recognized")
-    option(
-        parser,
-        "--tokenizer NAME|PATH",
-        "the served model's tokenizer: a tokenizer.json, tekken .json or .tiktoken file, the model's folder, or an "
-        "installed package with a tokenizer (default: mistral_common's newest tekken)",
-    )
+    add_tokenizer(parser)
     option(parser, "--out FILE", "write the report as one HTML page", type=Path)
     option(parser, "--json FILE", "write the facts as JSON", type=Path)
     option(
@@ -71,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         model=_model(args),
         command=_command(args),
     )
-    tokenizer = find_tokenizer(args.tokenizer)
+    tokenizer = load_tokenizer(args.tokenizer)
     facts = report_facts(args.paths, tokenizer, config)
     if args.json:
         args.json.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -70,7 +70,7 @@ def test_names_tell_files_of_one_name_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("missing.json", None, "cannot be read"),
+        ("missing.json", None, "--tokenizer must be"),
         ("text.json", b"no json", "is no JSON"),
         ("other.json", b'{"a": 1}', "is another JSON"),
         ("torn.json", b'{"config": {}, "vocab": []}', "not whole"),
