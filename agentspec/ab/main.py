@@ -71,8 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     servers = parser.add_argument_group("the servers")
     option(servers, "--a URL", "the first server, often plain SGLang")
     option(servers, "--b URL", "the second server, often one with agentspec")
-    option(servers, "--a-name NAME", "what to call the first server", default="")
-    option(servers, "--b-name NAME", "what to call the second server", default="")
     option(servers, "--model", "the served model's name (default: the first that a server lists)", default="")
     option(servers, "--api-key-file FILE", "file with the servers' API key", type=Path)
     option(servers, "--start MODEL", "start both servers here from this model instead of --a and --b")
@@ -215,7 +213,6 @@ def _task_names(path: Path) -> list[str]:
 
 
 def _arms(args: argparse.Namespace, out: Path) -> Arms:
-    names = (args.a_name, args.b_name)
     if args.start:
         if args.a or args.b:
             raise ConfigError("--start starts both servers; give it, or --a and --b")
@@ -224,14 +221,13 @@ def _arms(args: argparse.Namespace, out: Path) -> Arms:
             model=args.start,
             algorithms=(args.a_algorithm, args.b_algorithm),
             arguments=([*shared, *shlex.split(args.a_args)], [*shared, *shlex.split(args.b_args)]),
-            names=names,
             together=args.together,
             logs=out,
         )
     if not args.a or not args.b:
         raise ConfigError("--a URL and --b URL name the two servers, or --start MODEL starts them")
     key = read_key_file("--api-key-file", args.api_key_file)
-    return GivenArms(urls=(args.a, args.b), names=names, model=args.model, api_key=key)
+    return GivenArms(urls=(args.a, args.b), model=args.model, api_key=key)
 
 
 def _command(words: Sequence[str]) -> str:

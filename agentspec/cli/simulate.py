@@ -41,7 +41,7 @@ from agentspec.simulation import (
     simulate,
 )
 from agentspec.simulation.inputs import CONTROLLERS, check_covered, controller_named, find_acceptance
-from agentspec.simulation.report import draw, markdown, row_line
+from agentspec.simulation.report import markdown, row_line
 
 _PACKAGES = ("agentspec", "numpy")
 _WARM_SHARE, _STEADY_ROUNDS = 0.25, 4
@@ -55,14 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"step times: a file of `agentspec profile`, or one of {', '.join(BUILT_IN_PROFILES)} (default %(default)s)",
         default="smartspec-a100-7b",
     )
-    option(
-        parser,
-        "--acceptance FILE|TRACE|RATE",
-        f"accepted tokens: a file of --save-acceptance, a trace to replay (PATH or PATH@START:STOP), or {rate_forms}",
-        required=True,
-    )
+    accepted = f"accepted tokens: a trace to replay (PATH or PATH@START:STOP), or {rate_forms}"
+    option(parser, "--acceptance TRACE|RATE", accepted, required=True)
     option(parser, "--warm TRACE", "learn the outputs of these traces before a replay", nargs="+", default=[])
-    option(parser, "--save-acceptance FILE", "save the acceptance of a replay as .npz", type=Path)
     add_tokenizer(parser)
     option(
         parser,
@@ -87,7 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "widths that a step may have: a list such as 1,2,4, `any`, or `profile` for the profile's widths (the default)",
         default="profile",
     )
-    option(parser, "--draft-us US", "microseconds of drafting per row (default 0)", type=float, default=0.0)
     option(
         parser,
         "--admission",
@@ -101,7 +95,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     switch(parser, "--extrapolate", "allow steps outside the measured range of the profile")
     option(parser, "--json FILE", "write the figures to FILE", type=Path)
     option(parser, "--markdown FILE", "write tables to FILE", type=Path)
-    option(parser, "--plot FILE", "draw latency over arrivals to a .png or .svg file", type=Path)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -128,7 +121,6 @@ def run(args: argparse.Namespace) -> int:
         prefill_tokens=args.prefill_tokens,
         max_width=min(args.max_draft_tokens + 1, acceptance.max_width),
         widths=_widths(args.widths, profile),
-        draft_seconds=args.draft_us * 1e-6,
         whole_batches=args.whole_batches,
         admission=args.admission,
         foresees=args.foresee,
@@ -162,8 +154,6 @@ def run(args: argparse.Namespace) -> int:
         args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     if args.markdown:
         args.markdown.write_text(markdown(content), encoding="utf-8")
-    if args.plot:
-        draw(content, args.plot)
     return 0
 
 

@@ -31,6 +31,8 @@ _Set: TypeAlias = tuple[str, list[Call], list[Call]]
 """A trace's name, the calls to fit on, and those kept out."""
 _THRESHOLD_PACKAGES = ("agentspec", "sglang", "torch", "numpy")
 _QUALITY = ("accepted_per_step", "drafted_per_step", "steps", "calibration_error")
+# Cost of drafting a token, in accepted tokens, for the choice of min_token_prob.
+_TOKEN_COST = 0.05
 _GRID = (0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.15)
 
 
@@ -50,20 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
     )
     option(parser, "--holdout K", "keep every K-th session out to measure on (default 4)", type=int, default=4)
-    option(
-        parser,
-        "--max-draft-tokens N",
-        "greatest number of drafted tokens per step in measurements (default 16)",
-        type=int,
-        default=16,
-    )
-    option(
-        parser,
-        "--token-cost C",
-        "cost of drafting a token, in accepted tokens, for the choice of min_token_prob (default 0.05)",
-        type=float,
-        default=0.05,
-    )
+    most = "greatest number of drafted tokens per step in measurements (default %(default)s)"
+    option(parser, "--max-draft-tokens N", most, type=int, default=16)
     add_tokenizer(parser)
     add_corpora(parser)
     option(
@@ -74,13 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     option(parser, "--model PATH", "with --draft-model: the model to serve")
     option(parser, "--steps N", "with --draft-model: the longest draft, in tokens (default 10)", type=int, default=10)
-    option(
-        parser,
-        "--rows N",
-        "with --draft-model: number of requests that usually run at the same time (default 1)",
-        type=int,
-        default=1,
-    )
+    rows = "with --draft-model: number of requests that usually run at the same time (default %(default)s)"
+    option(parser, "--rows N", rows, type=int, default=1)
     option(
         parser,
         "--profile FILE",
@@ -145,7 +130,7 @@ def _fit_estimates(
                 f"drafted {quality['drafted_per_step']:6.2f}  calibration error {quality['calibration_error'] or 0:.3f}",
                 flush=True,
             )
-    best = max(_GRID, key=lambda p: sum(_worth(row, args.token_cost) for row in rows if row["variant"] == f"{p:g}"))
+    best = max(_GRID, key=lambda p: sum(_worth(row) for row in rows if row["variant"] == f"{p:g}"))
     print(f"wrote {args.out}; serve with --agentspec-estimates {args.out} --agentspec-min-token-prob {best:g}")
     return best
 
@@ -189,5 +174,5 @@ def _split(calls: Sequence[Call], every: int) -> tuple[list[Call], list[Call]]:
     return [c for c in calls if c.session not in held_out], [c for c in calls if c.session in held_out]
 
 
-def _worth(row: dict[str, Any], token_cost: float) -> float:
-    return float(row["accepted_per_step"] - token_cost * row["drafted_per_step"])
+def _worth(row: dict[str, Any]) -> float:
+    return float(row["accepted_per_step"] - _TOKEN_COST * row["drafted_per_step"])
