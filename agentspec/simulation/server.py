@@ -43,6 +43,8 @@ class ServerConfig:
     """Greatest number of tokens verified per row, its root included."""
     widths: tuple[int, ...] = ()
     """The widths that a row may be padded to, ascending from 1; (): any width."""
+    draft_seconds: float = 0.0
+    """Seconds of drafting for one row on the CPU."""
     costs: ServingCosts | None = None
     """The costs besides verification; None: nothing, and a prefill takes as long as a verification of its size."""
     plain: bool = False
@@ -62,6 +64,8 @@ class ServerConfig:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.reserved_tokens < 0:
             raise ConfigError(f"reserved_tokens must be >= 0, got {self.reserved_tokens}")
+        if not 0 <= self.draft_seconds < math.inf:
+            raise ConfigError(f"draft_seconds must be >= 0 and finite, got {self.draft_seconds}")
         if self.plain and self.costs is None:
             raise ConfigError("a server that does not verify needs costs of its steps, got none; pass a profile's")
         if self.widths and (self.widths[0] != 1 or list(self.widths) != sorted(set(self.widths))):
@@ -202,6 +206,8 @@ class _Run:
         seconds = 0.0 if config.plain else verification
         if config.costs:
             seconds += config.costs.step_seconds(b, context, plan.num_tokens)
+        if max_width > 1 and not config.plain:
+            seconds += config.draft_seconds * b
         if self.profile.drafter is not None:
             # One pass for each drafted token of the longest draft (SmartSpec, eq. 5).
             passes = plan.width - 1

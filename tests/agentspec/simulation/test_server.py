@@ -244,13 +244,16 @@ def test_every_step_is_drafted_for_unless_it_has_room_for_roots_only() -> None:
         modelled = served(
             acceptance, Arrivals(clients=1), 1, 0, ServerConfig(), width, profile_of(0, 0.01, 0.1, drafter)
         )
+        copied = ServerConfig(draft_seconds=0.002)
+        suffix = served(acceptance, Arrivals(clients=1), 1, 0, copied, width, profile_of(0, 0.01, 0.1))
         steps = len(plain.seconds) - 1
         assert modelled.finished[0] - plain.finished[0] == pytest.approx(steps * (width - 1) * 0.011)
+        assert suffix.finished[0] - plain.finished[0] == pytest.approx(steps * 0.002)
 
 
 @every(
     "field",
-    ["max_running=0", "kv_tokens=0", "prefill_tokens=0", "max_width=0", "reserved_tokens=-1"],
+    ["max_running=0", "kv_tokens=0", "prefill_tokens=0", "max_width=0", "reserved_tokens=-1", "draft_seconds=-1"],
 )
 def test_bad_limits_are_refused(field: str) -> None:
     name, value = field.split("=")
