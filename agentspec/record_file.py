@@ -1,4 +1,4 @@
-"""What a run keeps so that it can go on after it was stopped: its settings, and records, one JSON object a line."""
+"""What runs write: their figures, and what they go on from after they were stopped, settings and records a line each."""
 
 from __future__ import annotations
 
@@ -79,6 +79,16 @@ def check_settings(path: Path, settings: Mapping[str, Any], option: str) -> None
                 f"{option} {path.parent} holds a run with other settings ({key} was {before.get(key)!r}, now "
                 f"{now.get(key)!r}); name a new folder, or repeat the command that began it"
             )
+
+
+def write_json(path: Path | None, content: Mapping[str, Any]) -> None:
+    """Writes figures to a file; None: writes nothing. Raises ConfigError if the file cannot be written."""
+    if path is None:
+        return
+    try:
+        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"--json must be a file that can be written, got {path}: {error}") from error
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
+from agentspec.record_file import write_json
+
+__all__ = ["drawing", "plugin_site", "work_folder", "write_json", "write_text"]
 
 
 @contextmanager
@@ -20,12 +22,6 @@ def work_folder(logs: Path | None, prefix: str = "agentspec-bench-") -> Iterator
         logs = logs or folder
         logs.mkdir(parents=True, exist_ok=True)
         yield folder, logs
-
-
-def write_json(path: Path | None, content: Mapping[str, Any], indent: int = 1) -> None:
-    """Writes figures to a file; None: writes nothing."""
-    if path is not None:
-        path.write_text(json.dumps(content, indent=indent) + "\n", encoding="utf-8")
 
 
 def write_text(path: Path | None, text: str) -> None:

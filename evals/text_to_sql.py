@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "answers": [_record(answer) for answer in answers],
     }
     print(table(report))
-    write_json(options.json, report, indent=2)
+    write_json(options.json, report)
     return 1 if report["outcomes"]["error"] else 0
 
 

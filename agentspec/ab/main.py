@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import sys
 import tempfile
 import textwrap
-from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,8 +22,10 @@ from agentspec.ab.measures import facts_of
 from agentspec.ab.summary import summary
 from agentspec.ab.workload import Workload
 from agentspec.cli.options import option, read_key_file, switch
+from agentspec.environment import command_line
 from agentspec.errors import ConfigError
 from agentspec.progress import say
+from agentspec.record_file import write_json
 
 _DESCRIPTION = (
     "Runs the same tasks on two OpenAI-compatible servers, in turns, and tells how much faster a task is on the second "
@@ -135,7 +135,7 @@ def _run(args: argparse.Namespace) -> int:
             "schema": 1,
             "version": __version__,
             "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "command": _command(sys.argv[1:]),
+            "command": command_line(),
             "workload": workload.describe(),
             "resumed_turns": outcome.resumed,
             **facts_of(outcome.turns, outcome.arms, outcome.notes),
@@ -143,7 +143,7 @@ def _run(args: argparse.Namespace) -> int:
         if args.out:
             from agentspec.ab.page import page
 
-            (out / "ab.json").write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            write_json(out / "ab.json", facts)
             (out / "ab.html").write_text(page(facts), encoding="utf-8")
     print(json.dumps(facts, indent=1) if args.json else summary(facts))
     if args.out:
@@ -228,9 +228,3 @@ def _arms(args: argparse.Namespace, out: Path) -> Arms:
         raise ConfigError("--a URL and --b URL name the two servers, or --start MODEL starts them")
     key = read_key_file("--api-key-file", args.api_key_file)
     return GivenArms(urls=(args.a, args.b), model=args.model, api_key=key)
-
-
-def _command(words: Sequence[str]) -> str:
-    """The command with existing paths by their names alone, because folders' names may be private."""
-    shown = [Path(word).name if "/" in word and " " not in word and Path(word).exists() else word for word in words]
-    return shlex.join(["agentspec", *shown])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import sys
 import time
@@ -23,6 +22,7 @@ from agentspec.observe.log_checks import check_sessions
 from agentspec.observe.server_checks import check_rank, check_server, of_rank
 from agentspec.observe.templates import Render, chat_template
 from agentspec.progress import Progress
+from agentspec.record_file import write_json
 
 _SQLITE = b"SQLite format 3\0"
 _STORES = ("sqlite", "redis", "rediss", "valkey", "valkeys", "unix")
@@ -78,11 +78,7 @@ def run(args: argparse.Namespace) -> int:
         tokenizer_path(args.tokenizer)
     findings = worst_first(_look(args))
     print(as_text(findings))
-    if args.json is not None:
-        try:
-            args.json.write_text(json.dumps({"findings": [of.as_dict() for of in findings]}, indent=1) + "\n")
-        except OSError as error:
-            raise ConfigError(f"--json must be a file that can be written: {error}") from error
+    write_json(args.json, {"findings": [of.as_dict() for of in findings]})
     return exit_status(findings)
 
 

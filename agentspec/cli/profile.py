@@ -16,7 +16,6 @@ device's peak figures at their start (SSSD, section 3.2).
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +38,7 @@ from agentspec.integrations.servers.told_steps import (
     vocabulary_of,
 )
 from agentspec.progress import say
+from agentspec.record_file import write_json
 from agentspec.scheduling import LengthCurve, MeasuredPoint, Profile, ServingPoints, StepCost, fit_serving_costs
 from agentspec.scheduling.columns import powers_of_two
 
@@ -174,9 +174,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     plan = ProfilePlan(**values, rest=rest)
     profile = measured_profile(plan)
     profile.save(args.out)
-    if args.json:
-        report = {**asdict(profile), **describe(_PACKAGES)}
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(args.json, {**asdict(profile), **describe(_PACKAGES)})
     print(shown(profile))
     return 0
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.estimates import Estimates
 from agentspec.progress import Progress
+from agentspec.record_file import write_json
 from agentspec.simulation.report import row_line
 
 _PACKAGES = ("agentspec", "arctic-inference", "sglang", "numpy")
@@ -156,13 +156,8 @@ def run(args: argparse.Namespace) -> int:
         for row in rows:
             if row["frontier"]:
                 print(f"unbeaten: {row_line(row, _COLUMNS)}")
-    if args.json:
-        head = {
-            **describe(_PACKAGES),
-            "tokenizer": tokenizer.name,
-            "traces": {trace.name: _trace_record(trace) for trace in traces},
-        }
-        args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    told = {trace.name: _trace_record(trace) for trace in traces}
+    write_json(args.json, {"head": {**describe(_PACKAGES), "tokenizer": tokenizer.name, "traces": told}, "rows": rows})
     return 0
 
 

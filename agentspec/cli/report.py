@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from agentspec.analysis.replay import load_tokenizer
 from agentspec.analysis.report import ReportConfig, report_facts, summary
-from agentspec.cli.options import add_tokenizer, option
+from agentspec.cli.options import add_tokenizer, numbers, option
+from agentspec.environment import command_line
 from agentspec.errors import ConfigError
+from agentspec.record_file import write_json
 from agentspec.simulation import BUILT_IN_PROFILES
 
 _DESCRIPTION = (
@@ -34,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "repeated; the verdict and its flags are for the device of the first one (default smartspec-a100-7b, a GPU)",
         action="append",
     )
-    option(parser, "--concurrency LIST", "clients to predict speed-ups for (default %(default)s)", default="1,8,64")
+    clients = "clients to predict speed-ups for (default 1,8,64)"
+    option(parser, "--concurrency LIST", clients, type=numbers, default=(1, 8, 64))
     option(
         parser, "--memory-mb MB", "memory limit; a larger log is sampled (default %(default)s)", type=int, default=1024
     )
@@ -59,18 +61,17 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"{name} must lie in a folder that exists, got {file}; make {file.parent} first")
     config = ReportConfig(
         profiles=tuple(args.profile or ["smartspec-a100-7b"]),
-        concurrency=_concurrency(args.concurrency),
+        concurrency=args.concurrency,
         memory_mb=args.memory_mb,
         seconds=args.seconds,
         replay=args.replay,
         seed=args.seed,
         model=_model(args),
-        command=_command(args),
+        command=command_line(),
     )
     tokenizer = load_tokenizer(args.tokenizer)
     facts = report_facts(args.paths, tokenizer, config)
-    if args.json:
-        args.json.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(args.json, facts)
     if args.out:
         from agentspec.analysis.report.page import page
 
@@ -83,35 +84,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _concurrency(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(sorted({int(word) for word in text.split(",")}))
-    except ValueError:
-        raise ConfigError(f"--concurrency must be a list of numbers such as 1,8,64, got {text!r}") from None
-
-
 def _model(args: argparse.Namespace) -> str:
     """The named model, the name of the tokenizer's folder, or a placeholder."""
     if args.model:
         return str(args.model)
     folder = Path(args.tokenizer) if args.tokenizer else None
     return folder.name if folder is not None and folder.is_dir() else "MODEL"
-
-
-def _command(args: argparse.Namespace) -> str:
-    """The command with files by their names alone, because folders' names may be private."""
-    words = ["agentspec report", *(path.name for path in args.paths)]
-    if args.tokenizer:
-        words.append(f"--tokenizer {Path(args.tokenizer).name}")
-    words += [f"--profile {Path(name).name}" for name in args.profile or []]
-    if args.concurrency != "1,8,64":
-        words.append(f"--concurrency {args.concurrency}")
-    if args.memory_mb != 1024:
-        words.append(f"--memory-mb {args.memory_mb}")
-    if args.seconds != 60.0:
-        words.append(f"--seconds {args.seconds:g}")
-    if args.replay is not None:
-        words.append(f"--replay {args.replay}")
-    if args.seed:
-        words.append(f"--seed {args.seed}")
-    return " ".join(words)

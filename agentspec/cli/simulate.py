@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -24,6 +23,7 @@ from agentspec.cli.options import add_tokenizer, listed, numbers, option, switch
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
 from agentspec.progress import Progress
+from agentspec.record_file import write_json
 from agentspec.scheduling import Profile
 from agentspec.simulation import (
     BUILT_IN_PROFILES,
@@ -150,8 +150,7 @@ def run(args: argparse.Namespace) -> int:
         "plain_service_rate": service_rate,
     }
     content = {"head": head, "rows": rows}
-    if args.json:
-        args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_json(args.json, content)
     if args.markdown:
         args.markdown.write_text(markdown(content), encoding="utf-8")
     return 0

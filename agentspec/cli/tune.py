@@ -10,7 +10,6 @@ grid of min_token_prob. For a draft model, a server answers the prompts of the t
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,6 +25,7 @@ from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.estimates import Estimates
 from agentspec.progress import Progress
+from agentspec.record_file import write_json
 
 _Set: TypeAlias = tuple[str, list[Call], list[Call]]
 """A trace's name, the calls to fit on, and those kept out."""
@@ -101,8 +101,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     rows: list[dict[str, Any]] = []
     head = {**describe(("agentspec", "numpy", "scipy")), "tokenizer": tokenizer.name}
     head["min_token_prob"] = _fit_estimates(sets, config, start, args, rows)
-    if args.json:
-        args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    write_json(args.json, {"head": head, "rows": rows})
     return 0
 
 
@@ -147,9 +146,7 @@ def _tune_threshold(args: argparse.Namespace, rest: Sequence[str]) -> int:
         raise ConfigError(f"--draft-model takes one log or folder of logs, got {len(args.traces)}")
     report = threshold_report(args, rest)
     print(report.shown())
-    if args.json:
-        content = {"head": describe(_THRESHOLD_PACKAGES), **report.figures()}
-        args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_json(args.json, {"head": describe(_THRESHOLD_PACKAGES), **report.figures()})
     return 0
 
 

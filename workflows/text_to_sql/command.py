@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import sqlite3
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 from agentspec.environment import describe
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.progress import Progress
-from agentspec.record_file import RecordFile
+from agentspec.record_file import RecordFile, write_json
 from agentspec.workflows.text_to_sql.agents.client import OpenAIChat, SamplingModel
 from agentspec.workflows.text_to_sql.agents.workflow import WorkflowConfig
 from agentspec.workflows.text_to_sql.generated.reference import ForcedChat, ReferenceConfig, ReferenceModel
@@ -73,9 +72,7 @@ def run(options: argparse.Namespace) -> int:
         records = asyncio.run(_answer(options, tasks, databases, config, reference))
     summary = summary_of(records)
     print(table(summary))
-    if options.json:
-        report = {**_context(options, config, asked), **summary}
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(options.json, {**_context(options, config, asked), **summary})
     return 1 if summary["outcomes"]["error"] else 0
 
 
