@@ -50,13 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     option(work, "--workload NAME", f"one of {', '.join(presets.NAMES)}")
     option(work, "--options WORDS", "options of the named workload's own command", default="")
-    option(
-        work,
-        "--command WORDS",
+    text = (
         "a command that asks {url}; {model}, {task}, {seed} and {folder} are replaced too. It succeeds if it exits "
-        "with 0. With {skip}, {limit} and {out} it does a slice of tasks and writes a result for each to {out}",
-        dest="command_line",
+        "with 0. With {skip}, {limit} and {out} it does a slice of tasks and writes a result for each to {out}"
     )
+    option(work, "--command WORDS", text, dest="command_line")
     option(work, "--task-file FILE", "the values of {task}, one a line; without it the command is one task", type=Path)
     option(work, "--tasks N", "number of tasks, or of a log's sessions, at most", type=int)
     option(work, "--concurrency N", "tasks at a time (default %(default)s)", type=int, default=4)
@@ -79,19 +77,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(servers, "--server-args WORDS", "arguments of both started servers", default="")
     option(servers, "--a-args WORDS", "further arguments of the first one", default="")
     option(servers, "--b-args WORDS", "further arguments of the second one", default="")
-    switch(
-        servers,
-        "--together",
+    text = (
         "run both started servers at the same time and ask them in turns, which is more exact; by default one is "
-        "started after the other, because a GPU rarely holds both",
+        "started after the other, because a GPU rarely holds both"
     )
-    option(
-        servers,
-        "--proxy-host HOST",
+    switch(servers, "--together", text)
+    text = (
         "the address of this machine at which the work reaches the recording proxy, for agents in containers; "
-        "whoever reaches it reaches the servers (default %(default)s)",
-        default="127.0.0.1",
+        "whoever reaches it reaches the servers (default %(default)s)"
     )
+    option(servers, "--proxy-host HOST", text, default="127.0.0.1")
     how = parser.add_argument_group("the comparison")
     option(how, "--turns N", "slices that the tasks are cut into (default: 10)", type=int, default=0)
     option(how, "--repeat N", "do the whole N times (default 1; a command without tasks: 5)", type=int)

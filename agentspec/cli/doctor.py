@@ -42,20 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a running server (http://HOST:PORT), a log file (.jsonl, .jsonl.xz, .jsonl.gz), a store's SQLite file, or a "
         "store's URL (redis://...)",
     )
-    option(
-        parser,
-        "--seconds S",
-        "for a server: examine this number of seconds from now on, instead of all since its start",
-        type=float,
-        default=0.0,
-    )
-    option(
-        parser,
-        "--tokenizer PATH",
+    text = "for a server: examine this number of seconds from now on, instead of all since its start"
+    option(parser, "--seconds S", text, type=float, default=0.0)
+    text = (
         "the served model's folder, or its tokenizer's file, to compare with the server's or to read logs (default for "
-        "logs: mistral_common's newest tekken)",
-        type=Path,
+        "logs: mistral_common's newest tekken)"
     )
+    option(parser, "--tokenizer PATH", text, type=Path)
     option(parser, "--lines N", "for a log: its last N lines (default %(default)s)", type=int, default=_MOST_LINES)
     option(parser, "--key-file FILE", "for a store: file with the key of encrypted values", type=Path)
     option(parser, "--password-file FILE", "for a store: file with a Redis server's password", type=Path)

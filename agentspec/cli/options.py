@@ -62,23 +62,16 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_tokenizer(parser: argparse.ArgumentParser) -> None:
-    option(
-        parser,
-        "--tokenizer NAME|PATH",
+    text = (
         "the served model's tokenizer: a tokenizer.json, tekken .json or .tiktoken file, the model's folder, or an "
-        "installed package with a tokenizer (default: mistral_common's newest tekken)",
+        "installed package with a tokenizer (default: mistral_common's newest tekken)"
     )
+    option(parser, "--tokenizer NAME|PATH", text)
 
 
 def add_corpora(parser: argparse.ArgumentParser) -> None:
-    option(
-        parser,
-        "--corpus FILE",
-        "draft from this file of `agentspec corpus build` too; may be repeated",
-        action="append",
-        type=Path,
-        default=[],
-    )
+    text = "draft from this file of `agentspec corpus build` too; may be repeated"
+    option(parser, "--corpus FILE", text, action="append", type=Path, default=[])
 
 
 def corpora_of(args: argparse.Namespace) -> Corpora | None:

@@ -63,61 +63,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listed(parser, "--system NAME", f"the drafter, out of {','.join(known)} (default agentspec)", known)
     most = "greatest number of drafted tokens per step (default 16)"
     listed(parser, "--max-draft-tokens N", most, type=numbers)
-    option(
-        parser,
-        "--min-token-prob P",
+    text = (
         "least estimate of a token that agentspec drafts, 0 to 1 (default: the engine's, "
         f"{EngineConfig().min_token_prob:g}; servers use 0.16 / N and at most 0.02, because their controller cuts drafts "
-        "that do not pay)",
-        type=float,
+        "that do not pay)"
     )
-    option(
-        parser,
-        "--warm TRACE",
-        "learn the outputs of these traces first (default: begin with nothing learnt)",
-        nargs="+",
-    )
+    option(parser, "--min-token-prob P", text, type=float)
+    text = "learn the outputs of these traces first (default: begin with nothing learnt)"
+    option(parser, "--warm TRACE", text, nargs="+")
     option(
         parser, "--estimates FILE", "estimates of agentspec that `agentspec tune` wrote (default: its own)", type=Path
     )
-    switch(
-        parser,
-        "--curve",
+    text = (
         "sweep each system over its own settings, with "
         f"{', '.join(map(str, _CURVE_TOKENS))} tokens unless --max-draft-tokens says otherwise, and name the settings "
-        "that no other one beats with fewer drafted tokens",
+        "that no other one beats with fewer drafted tokens"
     )
+    switch(parser, "--curve", text)
     add_corpora(parser)
     add_tokenizer(parser)
-    option(
-        parser,
-        "--concurrency N",
+    text = (
         "replay N sessions at the same time, those of one task together, as agents or rollouts run beside each "
-        "other; only for agentspec and suffixdecoding (default 1)",
-        type=int,
-        default=1,
+        "other; only for agentspec and suffixdecoding (default 1)"
     )
-    switch(
-        parser,
-        "--name-groups",
+    option(parser, "--concurrency N", text, type=int, default=1)
+    text = (
         "with --concurrency: name a group for the calls that the sessions of a task make at the same time; without "
-        "it, requests draft from each other only if their prompts are equal",
+        "it, requests draft from each other only if their prompts are equal"
     )
-    option(
-        parser,
-        "--siblings N",
+    switch(parser, "--name-groups", text)
+    text = (
         "with --concurrency: number of other running requests that one of agentspec's drafts from (default "
-        f"{EngineConfig().max_siblings})",
-        type=int,
+        f"{EngineConfig().max_siblings})"
     )
-    option(
-        parser,
-        "--sources LIST",
+    option(parser, "--siblings N", text, type=int)
+    text = (
         f"draft from these sources only, out of {','.join(SOURCES)}: the request's own text, the outputs of others, "
-        "and the files of --corpus; may be repeated; only for agentspec and suffixdecoding (default: all)",
-        action="append",
-        type=names,
+        "and the files of --corpus; may be repeated; only for agentspec and suffixdecoding (default: all)"
     )
+    option(parser, "--sources LIST", text, action="append", type=names)
     option(parser, "--limit N", "replay the first N calls of each trace", type=int)
     option(parser, "--json FILE", "write the figures to FILE", type=Path)
 

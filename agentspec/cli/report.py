@@ -28,26 +28,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_tokenizer(parser)
     option(parser, "--out FILE", "write the report as one HTML page", type=Path)
     option(parser, "--json FILE", "write the facts as JSON", type=Path)
-    option(
-        parser,
-        "--profile NAME|FILE",
+    text = (
         f"step times: a file of `agentspec profile`, or one of {', '.join(BUILT_IN_PROFILES)}; may be "
-        "repeated; the verdict and its flags are for the device of the first one (default smartspec-a100-7b, a GPU)",
-        action="append",
+        "repeated; the verdict and its flags are for the device of the first one (default smartspec-a100-7b, a GPU)"
     )
+    option(parser, "--profile NAME|FILE", text, action="append")
     clients = "clients to predict speed-ups for (default 1,8,64)"
     option(parser, "--concurrency LIST", clients, type=numbers, default=(1, 8, 64))
     option(
         parser, "--memory-mb MB", "memory limit; a larger log is sampled (default %(default)s)", type=int, default=1024
     )
-    option(
-        parser,
-        "--seconds S",
+    text = (
         "the most time that the report may take; as many outputs are replayed, in parts if they are long, as it "
-        "allows (default %(default)g)",
-        type=float,
-        default=60.0,
+        "allows (default %(default)g)"
     )
+    option(parser, "--seconds S", text, type=float, default=60.0)
     option(parser, "--replay N", "replay exactly N outputs, to repeat a report, whatever time that takes", type=int)
     option(parser, "--seed S", "seed of all draws (default %(default)s)", type=int, default=0)
     option(parser, "--model PATH", "the served model, for the verdict's command")

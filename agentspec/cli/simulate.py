@@ -49,24 +49,17 @@ _WARM_SHARE, _STEADY_ROUNDS = 0.25, 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    option(
-        parser,
-        "--profile NAME|FILE",
-        f"step times: a file of `agentspec profile`, or one of {', '.join(BUILT_IN_PROFILES)} (default %(default)s)",
-        default="smartspec-a100-7b",
-    )
+    text = f"step times: a file of `agentspec profile`, or one of {', '.join(BUILT_IN_PROFILES)} (default %(default)s)"
+    option(parser, "--profile NAME|FILE", text, default="smartspec-a100-7b")
     accepted = f"accepted tokens: a trace to replay (PATH or PATH@START:STOP), or {rate_forms}"
     option(parser, "--acceptance TRACE|RATE", accepted, required=True)
     option(parser, "--warm TRACE", "learn the outputs of these traces before a replay", nargs="+", default=[])
     add_tokenizer(parser)
-    option(
-        parser,
-        "--arrivals FORM",
+    text = (
         f"{arrival_forms}; a RATE that ends with x is a multiple of plain decoding's service rate; numbers may be "
-        "lists such as 1,2,4; may be repeated",
-        action="append",
-        required=True,
+        "lists such as 1,2,4; may be repeated"
     )
+    option(parser, "--arrivals FORM", text, action="append", required=True)
     listed(parser, "--controller NAME", f"one of {', '.join(CONTROLLERS)} (default goodput and fixed:0)")
     option(parser, "--requests N", "requests per run (default %(default)s)", type=int, default=200)
     listed(parser, "--seed S", "seed of all draws (default 0)", type=numbers)
@@ -76,20 +69,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--max-running N", "at most N requests at a time (default %(default)s)", type=int, default=256)
     option(parser, "--kv-tokens N", "size of the KV cache (default %(default)s)", type=int, default=1 << 20)
     option(parser, "--prefill-tokens N", "at most N per step (default %(default)s)", type=int, default=8192)
-    option(
-        parser,
-        "--widths LIST",
-        "widths that a step may have: a list such as 1,2,4, `any`, or `profile` for the profile's widths (the default)",
-        default="profile",
+    text = (
+        "widths that a step may have: a list such as 1,2,4, `any`, or `profile` for the profile's widths (the default)"
     )
-    option(
-        parser,
-        "--admission",
+    option(parser, "--widths LIST", text, default="profile")
+    text = (
         "when a waiting request starts: as soon as there is room, or only if the steps then yield more tokens a second "
-        "(SmartSpec, algorithm 2; default %(default)s)",
-        choices=("slots", "goodput"),
-        default="slots",
+        "(SmartSpec, algorithm 2; default %(default)s)"
     )
+    option(parser, "--admission", text, choices=("slots", "goodput"), default="slots")
     switch(parser, "--foresee", "tell controllers which drafted tokens will be accepted, as an oracle would")
     switch(parser, "--whole-batches", "decode each batch to its end before the next one begins")
     switch(parser, "--extrapolate", "allow steps outside the measured range of the profile")

@@ -45,33 +45,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "agentspec report reads",
     )
     option(parser, "--out FILE", "the estimates to write", type=Path)
-    option(
-        parser,
-        "--start FILE",
-        "estimates to begin with (default: agentspec's own); if a fit changes much, fit again from its result",
-        type=Path,
-    )
+    text = "estimates to begin with (default: agentspec's own); if a fit changes much, fit again from its result"
+    option(parser, "--start FILE", text, type=Path)
     option(parser, "--holdout K", "keep every K-th session out to measure on (default 4)", type=int, default=4)
     most = "greatest number of drafted tokens per step in measurements (default %(default)s)"
     option(parser, "--max-draft-tokens N", most, type=int, default=16)
     add_tokenizer(parser)
     add_corpora(parser)
-    option(
-        parser,
-        "--draft-model PATH",
+    text = (
         "find the best stop_threshold for this draft model, an EAGLE head or a small model, on servers that this command "
-        "starts. All unknown arguments go to SGLang, written as --flag=value",
+        "starts. All unknown arguments go to SGLang, written as --flag=value"
     )
+    option(parser, "--draft-model PATH", text)
     option(parser, "--model PATH", "with --draft-model: the model to serve")
     option(parser, "--steps N", "with --draft-model: the longest draft, in tokens (default 10)", type=int, default=10)
     rows = "with --draft-model: number of requests that usually run at the same time (default %(default)s)"
     option(parser, "--rows N", rows, type=int, default=1)
-    option(
-        parser,
-        "--profile FILE",
-        "with --draft-model: the times of both models, from agentspec profile --draft-model (default: measure them)",
-        type=Path,
-    )
+    text = "with --draft-model: the times of both models, from agentspec profile --draft-model (default: measure them)"
+    option(parser, "--profile FILE", text, type=Path)
     option(parser, "--json FILE", "write the figures to FILE", type=Path)
 
 
