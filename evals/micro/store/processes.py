@@ -1,4 +1,4 @@
-"""Processes that share a store, for the benches of it."""
+"""Processes that open a store, for the benches of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def processes(*calls: tuple[Callable[..., None], tuple[Any, ...]]) -> Iterator[l
     try:
         yield ours
     except EOFError:
-        raise StoreError("a process that shares the store ended; its error is above") from None
+        raise StoreError("a process that opened the store ended; its error is above") from None
     finally:
         together.abort()
         for process in started:
