@@ -79,7 +79,7 @@ AT_IMPORT = {
     "agentspec/observe": {"numpy", "httpx"},
 }
 # Packages that a function may import when it needs them.
-LATER = {"aiohttp", "matplotlib", "rich", "scipy"}
+LATER = {"aiohttp", "rich", "scipy"}
 
 # Modules that nothing outside of evals imports, but that do not belong to evals: programs, plugins and commands, which
 # are found by name.
