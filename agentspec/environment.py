@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import sys
 from collections.abc import Iterable
 from importlib import metadata
@@ -30,6 +31,15 @@ def describe(packages: Iterable[str]) -> dict[str, Any]:
         "versions": versions,
         "hardware": {"processor": processor(), "cores": os.cpu_count(), "gpu": None},
     }
+
+
+def command_line() -> str:
+    """The command of this process with paths by their names alone, because folders' names may be private."""
+    shown = []
+    for word in sys.argv[1:]:
+        is_path = "/" in word and " " not in word and Path(word).parent.is_dir()
+        shown.append(Path(word).name if is_path else without_folders(word))
+    return shlex.join(["agentspec", *shown])
 
 
 def _program() -> list[str]:

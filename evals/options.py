@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from agentspec.cli.options import names, numbers
+from agentspec.cli.options import listed, names, numbers
 from agentspec.errors import ConfigError
 
 
@@ -15,6 +15,7 @@ class Options:
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         self.add = parser.add_argument
+        self._parser = parser
 
     def number(self, flag: str, default: float, text: str) -> None:
         """An integer, or a float if the default is one."""
@@ -40,9 +41,9 @@ class Options:
     def text(self, flag: str, default: str, text: str) -> None:
         self.add(flag, default=default, help=f"{text} (default %(default)s)")
 
-    def choices(self, flag: str, known: Sequence[str], text: str) -> None:
-        """May be repeated; None if it is not given."""
-        self.add(flag, action="append", choices=list(known), help=f"{text}; may be repeated")
+    def choices(self, flag: str, known: Collection[str], text: str) -> None:
+        """Names with commas, which may be repeated; None if it is not given, and any name where none is known."""
+        listed(self._parser, f"{flag} NAME", text, known)
 
 
 def check_names(what: str, given: Collection[str], known: Collection[str]) -> None:

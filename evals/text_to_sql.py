@@ -21,6 +21,7 @@ from typing import Any
 
 from agentspec.environment import describe
 from agentspec.evals.files import write_json
+from agentspec.evals.options import Options
 from agentspec.evals.sql_databases import temporary_databases
 from agentspec.evals.tables import aligned
 from agentspec.workflows.text_to_sql import (
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "answers": [_record(answer) for answer in answers],
     }
     print(table(report))
-    write_json(options.json, report, indent=2)
+    write_json(options.json, report)
     return 1 if report["outcomes"]["error"] else 0
 
 
@@ -83,16 +84,17 @@ def _parser() -> argparse.ArgumentParser:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--base-url", help="OpenAI-compatible server, e.g. http://127.0.0.1:30000/v1")
     where.add_argument("--local", action="store_true", help="run the model in this process with transformers")
-    parser.add_argument("--model", default="tiny-sql", help="model name sent to the server (default: %(default)s)")
-    parser.add_argument("--model-path", type=Path, default=MODEL_FOLDER, help="model folder of --local")
-    parser.add_argument("--questions", type=int, default=200, help="number of questions (default: %(default)s)")
-    parser.add_argument("--stream", action="store_true", help="stream the answers of the server")
-    parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N questions")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the questions (default: %(default)s)")
-    parser.add_argument("--concurrency", type=int, default=16, help="questions in flight (default: %(default)s)")
-    parser.add_argument("--max-repairs", type=int, default=2, help="repair rounds a question (default: %(default)s)")
-    parser.add_argument("--max-tokens", type=int, default=256, help="answer tokens a call (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="write the full report to this file")
+    options = Options(parser)
+    options.text("--model", "tiny-sql", "model name sent to the server")
+    options.folder("--model-path", "model folder of --local", MODEL_FOLDER)
+    options.number("--questions", 200, "number of questions")
+    options.flag("--stream", "stream the answers of the server")
+    options.number("--skip", 0, "leave out the first N questions")
+    options.number("--seed", 0, "seed of the questions")
+    options.number("--concurrency", 16, "questions in flight")
+    options.number("--max-repairs", 2, "repair rounds a question")
+    options.number("--max-tokens", 256, "answer tokens a call")
+    options.file("--json", "write the full report to FILE")
     return parser
 
 

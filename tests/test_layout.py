@@ -65,8 +65,8 @@ LAYERS: dict[str, set[str]] = {
     | READERS,
     # A command with modules of its own: it starts servers, and workflows and other programs by their command lines.
     "agentspec/ab": {"agentspec", "agentspec/analysis", "agentspec/cli", "integrations", "workflows"} | READERS,
-    # Apart from errors and the progress bar, a workflow uses only the OpenAI API.
-    "workflows": {"agentspec/environment.py", "agentspec/errors.py", "agentspec/progress.py"},
+    # Apart from errors, the progress bar and files of records, a workflow uses only the OpenAI API.
+    "workflows": {f"agentspec/{name}.py" for name in ("environment", "errors", "progress", "record_file")},
 }
 LAYERS["evals"] = set(LAYERS)
 
@@ -79,7 +79,7 @@ AT_IMPORT = {
     "agentspec/observe": {"numpy", "httpx"},
 }
 # Packages that a function may import when it needs them.
-LATER = {"aiohttp", "matplotlib", "rich", "scipy"}
+LATER = {"aiohttp", "rich", "scipy"}
 
 # Modules that nothing outside of evals imports, but that do not belong to evals: programs, plugins and commands, which
 # are found by name.

@@ -56,19 +56,17 @@ class Arms(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenArms:
-    """Servers that run already: A and B by their URLs, with or without `/v1`. `names` are what people call them, and
-    `model` is served by both; "" for what each server says of itself."""
+    """Servers that run already: A and B by their URLs, with or without `/v1`. `model` is served by both; "" for what
+    each server lists first."""
 
     urls: tuple[str, str]
-    names: tuple[str, str] = ("", "")
     model: str = ""
     api_key: str = ""
     together: bool = True
 
     @contextmanager
     def open(self, label: str) -> Iterator[Arm]:
-        place = LABELS.index(label)
-        yield read_arm(label, self.urls[place], self.names[place], self.model, self.api_key)
+        yield read_arm(label, self.urls[LABELS.index(label)], "", self.model, self.api_key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +78,6 @@ class StartedArms:
     algorithms: tuple[str, str]
     """`--speculative-algorithm` of A and B; "none" for plain decoding."""
     arguments: tuple[Sequence[str], Sequence[str]]
-    names: tuple[str, str]
-    """What people call them; "" for the algorithm."""
     together: bool
     """Whether both run at the same time. One GPU rarely holds two servers."""
     logs: Path
@@ -100,8 +96,8 @@ class StartedArms:
             on_wait=waiting,
         )
         with server:
-            name = self.names[place] or ("plain" if self.algorithms[place].lower() == "none" else "")
-            yield read_arm(label, server.url, name or self.algorithms[place].lower(), "", "")
+            algorithm = self.algorithms[place].lower()
+            yield read_arm(label, server.url, "plain" if algorithm == "none" else algorithm, "", "")
 
 
 def read_arm(label: str, url: str, name: str, model: str, api_key: str) -> Arm:

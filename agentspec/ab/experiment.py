@@ -28,6 +28,7 @@ from agentspec.ab.proxy import RecordingProxy
 from agentspec.ab.workload import Target, TaskResult, Workload
 from agentspec.errors import ConfigError
 from agentspec.progress import Progress, say
+from agentspec.record_file import RecordFile, check_settings
 
 _TURNS_FILE, _ARMS_FILE, _RUN_FILE = "turns.jsonl", "servers.json", "run.json"
 _DEFAULT_TURNS = 10
@@ -67,12 +68,9 @@ class Turn:
     results: tuple[TaskResult, ...]
     calls: tuple[Call, ...]
 
-    def as_line(self) -> str:
-        return json.dumps(asdict(self)) + "\n"
-
     @classmethod
-    def of(cls, line: str) -> Turn:
-        values = json.loads(line)
+    def of(cls, values: dict[str, Any]) -> Turn:
+        """A turn from its record. Raises KeyError or TypeError if it is none."""
         results = tuple(TaskResult(**result) for result in values.pop("results"))
         calls = tuple(Call(**call) for call in values.pop("calls"))
         return cls(**values, results=results, calls=calls)
@@ -118,12 +116,14 @@ def run_experiment(
     slices = slices_of(len(workload.tasks), config, concurrency)
     first = 1 if config.warm_up and len(slices) > 1 else 0
     numbers = [place - first for place in range(len(slices))]
-    records = _Records(folder, {"workload": workload.describe(), "config": asdict(config), "slices": slices})
-    done = records.read()
+    settings = {"workload": workload.describe(), "config": asdict(config), "slices": slices}
+    check_settings(folder / _RUN_FILE, settings, "--out")
+    records = RecordFile(folder / _TURNS_FILE)
+    done = _read_turns(records)
     resumed, notes = len(done), list(workload.notes)
     plan = list(_plan(numbers, config.repeats, arms.together))
     left = [step for step in plan if step not in done]
-    found = records.arms()
+    found = _read_arms(folder / _ARMS_FILE)
     turns = dict(done)
     flushed: set[tuple[int, str]] = set()
     if resumed:
@@ -139,7 +139,7 @@ def run_experiment(
                     stack.close()
                     proxies.clear()
                 arm = found[label] = stack.enter_context(arms.open(label))
-                records.keep_arms(found)
+                _write_arms(folder / _ARMS_FILE, found)
                 say(f"  server {label} is {arm.name}, {arm.model}")
                 proxies[label] = stack.enter_context(
                     RecordingProxy(arm.url, api_key=api_key, asks_for_steps=arm.is_sglang, host=proxy_host)
@@ -167,7 +167,7 @@ def run_experiment(
             tell(0)
             kept = folder / f"repeat-{repeat}" / f"slice-{number}-{label}" if keeps_files else None
             turns[step] = _turn(workload, proxy, found[label], (start, count), step, tell, kept)
-            records.append(turns[step])
+            records.append(asdict(turns[step]))
     return Outcome(found, [turns[step] for step in plan if step in turns], notes, resumed)
 
 
@@ -210,54 +210,18 @@ def _turn(
     )
 
 
-class _Records:
-    """The turns and the servers in a folder."""
+def _read_turns(file: RecordFile) -> dict[tuple[int, int, str], Turn]:
+    """The finished turns by repeat, slice and label."""
+    return {(turn.repeat, turn.slice, turn.label): turn for turn in file.read(Turn.of)}
 
-    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
-        self._path, self._arms_path = folder / _TURNS_FILE, folder / _ARMS_FILE
-        stated = json.dumps(settings, indent=1) + "\n"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            run = folder / _RUN_FILE
-            if run.exists():
-                if json.loads(run.read_text(encoding="utf-8")) != json.loads(stated):
-                    raise ConfigError(
-                        f"--out {folder} holds another experiment; name a new folder, or repeat the command that began it"
-                    )
-            else:
-                run.write_text(stated, encoding="utf-8")
-        except (OSError, ValueError) as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"--out must be a folder that can be written, got {folder}: {error}") from error
 
-    def read(self) -> dict[tuple[int, int, str], Turn]:
-        """The finished turns. An incomplete last line is cut off."""
-        if not self._path.exists():
-            return {}
-        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
-        turns: dict[tuple[int, int, str], Turn] = {}
-        for number, line in enumerate(lines):
-            try:
-                turn = Turn.of(line)
-            except (ValueError, KeyError, TypeError) as error:
-                if number < len(lines) - 1:
-                    raise ConfigError(f"{self._path.name}:{number + 1} is no record of a turn: {error}") from error
-                self._path.write_text("".join(lines[:-1]), encoding="utf-8")
-                break
-            turns[turn.repeat, turn.slice, turn.label] = turn
-        return turns
+def _read_arms(path: Path) -> dict[str, Arm]:
+    """The servers of an earlier run, by label."""
+    if not path.exists():
+        return {}
+    return {values["label"]: Arm(**values) for values in json.loads(path.read_text(encoding="utf-8"))}
 
-    def arms(self) -> dict[str, Arm]:
-        """The servers of an earlier run, by label."""
-        if not self._arms_path.exists():
-            return {}
-        return {values["label"]: Arm(**values) for values in json.loads(self._arms_path.read_text(encoding="utf-8"))}
 
-    def keep_arms(self, arms: Mapping[str, Arm]) -> None:
-        values = [asdict(arms[label]) for label in sorted(arms)]
-        self._arms_path.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-
-    def append(self, turn: Turn) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(turn.as_line())
+def _write_arms(path: Path, arms: Mapping[str, Arm]) -> None:
+    values = [asdict(arms[label]) for label in sorted(arms)]
+    path.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")

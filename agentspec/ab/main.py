@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import sys
 import tempfile
 import textwrap
-from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,8 +22,10 @@ from agentspec.ab.measures import facts_of
 from agentspec.ab.summary import summary
 from agentspec.ab.workload import Workload
 from agentspec.cli.options import option, read_key_file, switch
+from agentspec.environment import command_line
 from agentspec.errors import ConfigError
 from agentspec.progress import say
+from agentspec.record_file import write_json
 
 _DESCRIPTION = (
     "Runs the same tasks on two OpenAI-compatible servers, in turns, and tells how much faster a task is on the second "
@@ -50,13 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     option(work, "--workload NAME", f"one of {', '.join(presets.NAMES)}")
     option(work, "--options WORDS", "options of the named workload's own command", default="")
-    option(
-        work,
-        "--command WORDS",
+    text = (
         "a command that asks {url}; {model}, {task}, {seed} and {folder} are replaced too. It succeeds if it exits "
-        "with 0. With {skip}, {limit} and {out} it does a slice of tasks and writes a result for each to {out}",
-        dest="command_line",
+        "with 0. With {skip}, {limit} and {out} it does a slice of tasks and writes a result for each to {out}"
     )
+    option(work, "--command WORDS", text, dest="command_line")
     option(work, "--task-file FILE", "the values of {task}, one a line; without it the command is one task", type=Path)
     option(work, "--tasks N", "number of tasks, or of a log's sessions, at most", type=int)
     option(work, "--concurrency N", "tasks at a time (default %(default)s)", type=int, default=4)
@@ -71,8 +69,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     servers = parser.add_argument_group("the servers")
     option(servers, "--a URL", "the first server, often plain SGLang")
     option(servers, "--b URL", "the second server, often one with agentspec")
-    option(servers, "--a-name NAME", "what to call the first server", default="")
-    option(servers, "--b-name NAME", "what to call the second server", default="")
     option(servers, "--model", "the served model's name (default: the first that a server lists)", default="")
     option(servers, "--api-key-file FILE", "file with the servers' API key", type=Path)
     option(servers, "--start MODEL", "start both servers here from this model instead of --a and --b")
@@ -81,19 +77,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(servers, "--server-args WORDS", "arguments of both started servers", default="")
     option(servers, "--a-args WORDS", "further arguments of the first one", default="")
     option(servers, "--b-args WORDS", "further arguments of the second one", default="")
-    switch(
-        servers,
-        "--together",
+    text = (
         "run both started servers at the same time and ask them in turns, which is more exact; by default one is "
-        "started after the other, because a GPU rarely holds both",
+        "started after the other, because a GPU rarely holds both"
     )
-    option(
-        servers,
-        "--proxy-host HOST",
+    switch(servers, "--together", text)
+    text = (
         "the address of this machine at which the work reaches the recording proxy, for agents in containers; "
-        "whoever reaches it reaches the servers (default %(default)s)",
-        default="127.0.0.1",
+        "whoever reaches it reaches the servers (default %(default)s)"
     )
+    option(servers, "--proxy-host HOST", text, default="127.0.0.1")
     how = parser.add_argument_group("the comparison")
     option(how, "--turns N", "slices that the tasks are cut into (default: 10)", type=int, default=0)
     option(how, "--repeat N", "do the whole N times (default 1; a command without tasks: 5)", type=int)
@@ -103,19 +96,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     switch(how, "--json", "print the facts as JSON instead of the summary")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs the comparison and prints its summary. Raises ConfigError if an argument is unknown, missing or out of
-    range."""
+def run(args: argparse.Namespace) -> int:
+    """Runs the comparison and prints its summary. Raises ConfigError if an argument is missing or out of range."""
     try:
-        return _run(args, rest)
+        return _run(args)
     except KeyboardInterrupt:
         say("stopped" + ("; the same command goes on from here" if args.out else "; with --out a run can go on"))
         return 130
 
 
-def _run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec ab --help")
+def _run(args: argparse.Namespace) -> int:
     # If scipy is not installed, this fails now and not after hours.
     import numpy as np
 
@@ -140,7 +130,7 @@ def _run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             "schema": 1,
             "version": __version__,
             "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "command": _command(sys.argv[1:]),
+            "command": command_line(),
             "workload": workload.describe(),
             "resumed_turns": outcome.resumed,
             **facts_of(outcome.turns, outcome.arms, outcome.notes),
@@ -148,7 +138,7 @@ def _run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         if args.out:
             from agentspec.ab.page import page
 
-            (out / "ab.json").write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            write_json(out / "ab.json", facts)
             (out / "ab.html").write_text(page(facts), encoding="utf-8")
     print(json.dumps(facts, indent=1) if args.json else summary(facts))
     if args.out:
@@ -218,7 +208,6 @@ def _task_names(path: Path) -> list[str]:
 
 
 def _arms(args: argparse.Namespace, out: Path) -> Arms:
-    names = (args.a_name, args.b_name)
     if args.start:
         if args.a or args.b:
             raise ConfigError("--start starts both servers; give it, or --a and --b")
@@ -227,17 +216,10 @@ def _arms(args: argparse.Namespace, out: Path) -> Arms:
             model=args.start,
             algorithms=(args.a_algorithm, args.b_algorithm),
             arguments=([*shared, *shlex.split(args.a_args)], [*shared, *shlex.split(args.b_args)]),
-            names=names,
             together=args.together,
             logs=out,
         )
     if not args.a or not args.b:
         raise ConfigError("--a URL and --b URL name the two servers, or --start MODEL starts them")
     key = read_key_file("--api-key-file", args.api_key_file)
-    return GivenArms(urls=(args.a, args.b), names=names, model=args.model, api_key=key)
-
-
-def _command(words: Sequence[str]) -> str:
-    """The command with existing paths by their names alone, because folders' names may be private."""
-    shown = [Path(word).name if "/" in word and " " not in word and Path(word).exists() else word for word in words]
-    return shlex.join(["agentspec", *shown])
+    return GivenArms(urls=(args.a, args.b), model=args.model, api_key=key)

@@ -7,14 +7,14 @@ import argparse
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.analysis.corpus import Reading, build_corpus, read_documents, read_info
-from agentspec.analysis.replay.tokenizer import default_tokenizer_path, load_tokenizer
+from agentspec.analysis.replay.tokenizer import load_tokenizer, tokenizer_path
 from agentspec.cli import served_corpora
 from agentspec.cli.options import add_tokenizer, option, switch
 from agentspec.errors import ConfigError
@@ -39,23 +39,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     served_corpora.add_actions(actions)
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Builds or shows a corpus, or manages those of a running server.
 
     Raises:
         ManagementError, ServerError: As in served_corpora.run().
-        ConfigError: An argument is unknown, nothing could be read, or there is no tokenizer.
+        ConfigError: Nothing could be read, or there is no tokenizer.
         SegmentError: The file cannot be written, or is not a segment.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec corpus --help")
     if args.action in served_corpora.ACTIONS:
         return served_corpora.run(args)
     return _build(args) if args.action == "build" else _info(args)
 
 
 def _build(args: argparse.Namespace) -> int:
-    path = args.tokenizer or default_tokenizer_path()
+    path = tokenizer_path(args.tokenizer)
     tokenizer = load_tokenizer(path)
     missing = [str(file) for file in args.files if not file.exists()]
     if missing:

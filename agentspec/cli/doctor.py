@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from agentspec.analysis.logs.account import Account
-from agentspec.analysis.replay import Tokenizer, check_session, load_tokenizer
+from agentspec.analysis.replay import check_session, load_tokenizer
+from agentspec.analysis.replay.tokenizer import tokenizer_path
 from agentspec.analysis.replay.traces import read_sessions
 from agentspec.cli.options import add_server_options, client, option
 from agentspec.errors import ConfigError
-from agentspec.fingerprint import fingerprint, tokenizer_file
+from agentspec.fingerprint import fingerprint
 from agentspec.observe.counts import change
 from agentspec.observe.findings import Finding, Severity, as_text, exit_status, worst_first
 from agentspec.observe.log_checks import check_sessions
 from agentspec.observe.server_checks import check_rank, check_server, of_rank
 from agentspec.observe.templates import Render, chat_template
 from agentspec.progress import Progress
+from agentspec.record_file import write_json
 
 _SQLITE = b"SQLite format 3\0"
 _STORES = ("sqlite", "redis", "rediss", "valkey", "valkeys", "unix")
@@ -42,20 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a running server (http://HOST:PORT), a log file (.jsonl, .jsonl.xz, .jsonl.gz), a store's SQLite file, or a "
         "store's URL (redis://...)",
     )
-    option(
-        parser,
-        "--seconds S",
-        "for a server: examine this number of seconds from now on, instead of all since its start",
-        type=float,
-        default=0.0,
-    )
-    option(
-        parser,
-        "--tokenizer PATH",
+    text = "for a server: examine this number of seconds from now on, instead of all since its start"
+    option(parser, "--seconds S", text, type=float, default=0.0)
+    text = (
         "the served model's folder, or its tokenizer's file, to compare with the server's or to read logs (default for "
-        "logs: mistral_common's newest tekken)",
-        type=Path,
+        "logs: mistral_common's newest tekken)"
     )
+    option(parser, "--tokenizer PATH", text, type=Path)
     option(parser, "--lines N", "for a log: its last N lines (default %(default)s)", type=int, default=_MOST_LINES)
     option(parser, "--key-file FILE", "for a store: file with the key of encrypted values", type=Path)
     option(parser, "--password-file FILE", "for a store: file with a Redis server's password", type=Path)
@@ -64,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Prints the findings and returns the exit status.
 
     Raises:
@@ -72,21 +65,13 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         ServerError: Nothing answers, or it is not an SGLang server.
         StoreError: The store cannot be opened.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec doctor --help")
     if args.seconds < 0 or args.lines < 1:
         raise ConfigError(f"--seconds must be >= 0 and --lines >= 1, got {args.seconds} and {args.lines}")
-    if args.tokenizer is not None and tokenizer_file(args.tokenizer) is None:
-        raise ConfigError(
-            f"--tokenizer must be a model's folder or a tokenizer's file, but there is none: {args.tokenizer}"
-        )
+    if args.tokenizer is not None:
+        tokenizer_path(args.tokenizer)
     findings = worst_first(_look(args))
     print(as_text(findings))
-    if args.json is not None:
-        try:
-            args.json.write_text(json.dumps({"findings": [of.as_dict() for of in findings]}, indent=1) + "\n")
-        except OSError as error:
-            raise ConfigError(f"--json must be a file that can be written: {error}") from error
+    write_json(args.json, {"findings": [of.as_dict() for of in findings]})
     return exit_status(findings)
 
 
@@ -112,7 +97,7 @@ def _server(args: argparse.Namespace) -> list[Finding]:
         time.sleep(args.seconds)
         earlier, state = state, asked.state()
     findings = check_server(state, asked.metrics())
-    expected = fingerprint(args.tokenizer) if args.tokenizer is not None else ""
+    expected = fingerprint(tokenizer_path(args.tokenizer)) if args.tokenizer is not None else ""
     for rank, block in enumerate(state.ranks):
         if block is None:
             continue
@@ -134,7 +119,7 @@ def _store(args: argparse.Namespace, url: str) -> list[Finding]:
     key = secrets.read_key(args.key_file, secrets.STORE_KEY_VARIABLE)
     tokenizer, name = None, ""
     if args.tokenizer is not None:
-        tokenizer, name = _tokenizer(args.tokenizer), fingerprint(args.tokenizer)
+        tokenizer, name = load_tokenizer(args.tokenizer), fingerprint(tokenizer_path(args.tokenizer))
     with Progress("reading the store", 1) as progress:
         findings: list[Finding] = inspection.check_store(
             place, key, tokenizer, name, lambda done: progress.update(done, "entries")
@@ -146,11 +131,7 @@ def _log(args: argparse.Namespace, path: Path) -> list[Finding]:
     bad: list[str] = []
     account = Account()
     sessions = [check_session(session, account) for session in read_sessions(path, bad, args.lines)]
-    return check_sessions(sessions, bad, account, _tokenizer(args.tokenizer), _template(args.tokenizer))
-
-
-def _tokenizer(path: Path | None) -> Tokenizer:
-    return load_tokenizer(None if path is None else tokenizer_file(path))
+    return check_sessions(sessions, bad, account, load_tokenizer(args.tokenizer), _template(args.tokenizer))
 
 
 def _template(path: Path | None) -> Render | None:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from types import FrameType
 
-from agentspec.errors import AgentspecError
+from agentspec.errors import AgentspecError, ConfigError
 from agentspec.installation import DISTRIBUTION
 
-# name -> (module that holds `add_arguments(parser)` and `run(args, rest) -> exit status`, help line)
+# name -> (module that holds `add_arguments(parser)` and `run(args) -> exit status`, help line)
 COMMANDS = {
     "serve": ("agentspec.cli.serve", "start an SGLang server with agentspec on a GPU or a CPU"),
     "settings": ("agentspec.cli.settings", "list the settings of the SGLang plugin"),
@@ -38,6 +38,9 @@ COMMANDS = {
     ),
     "replay": ("agentspec.cli.replay", "measure the accepted tokens of drafters on recorded outputs, without a model"),
 }
+
+# Commands whose run() takes the arguments that it does not know too, because SGLang may know them.
+_FOR_SGLANG = ("serve", "profile", "tune", "bench")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,7 +71,11 @@ def _run(parser: argparse.ArgumentParser, argv: list[str], chosen: str | None) -
     args, rest = parser.parse_known_args(argv)
     command = importlib.import_module(COMMANDS[args.command][0])
     try:
-        return int(command.run(args, rest))
+        if args.command in _FOR_SGLANG:
+            return int(command.run(args, rest))
+        if rest:
+            raise ConfigError(f"unknown arguments {' '.join(rest)}; see {parser.prog} {args.command} --help")
+        return int(command.run(args))
     except AgentspecError as error:
         print(f"agentspec {args.command}: {error}", file=sys.stderr)
         return 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,40 +31,58 @@ def switch(to: argparse._ActionsContainer, flag: str, text: str) -> None:
     to.add_argument(flag, action="store_true", help=text)
 
 
+def listed(
+    to: argparse._ActionsContainer,
+    form: str,
+    text: str,
+    known: Collection[str] = (),
+    type: Callable[[str], tuple[Any, ...]] | None = None,
+) -> None:
+    """Adds an option whose value is a list with commas and which may be repeated; None where it is not given.
+
+    Args:
+        form: The flag, and a name for its value.
+        text: Its help.
+        known: The names that it takes; empty: any.
+        type: Makes the values of a list (default: names()).
+    """
+
+    def checked(given: str) -> tuple[str, ...]:
+        found = names(given)
+        if known and not set(found) <= set(known):
+            raise argparse.ArgumentTypeError(f"must be of {', '.join(known)}, got {given}")
+        return found
+
+    option(to, form, f"{text}; a list with commas, and may be repeated", action="extend", type=type or checked)
+
+
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     option(parser, "--api-key-file FILE", "file with the server's API key", type=Path)
     option(parser, "--timeout S", "seconds to wait for an answer (default %(default)s)", type=float, default=10.0)
 
 
 def add_tokenizer(parser: argparse.ArgumentParser) -> None:
-    option(
-        parser,
-        "--tokenizer PATH",
-        "tekken .json, tokenizer.json or .tiktoken (default: mistral_common's newest tekken)",
-        type=Path,
+    text = (
+        "the served model's tokenizer: a tokenizer.json, tekken .json or .tiktoken file, the model's folder, or an "
+        "installed package with a tokenizer (default: mistral_common's newest tekken)"
     )
+    option(parser, "--tokenizer NAME|PATH", text)
 
 
 def add_corpora(parser: argparse.ArgumentParser) -> None:
-    option(
-        parser,
-        "--corpus FILE",
-        "draft from this file of `agentspec corpus build` too; may be repeated",
-        action="append",
-        type=Path,
-        default=[],
-    )
+    text = "draft from this file of `agentspec corpus build` too; may be repeated"
+    option(parser, "--corpus FILE", text, action="append", type=Path, default=[])
 
 
 def corpora_of(args: argparse.Namespace) -> Corpora | None:
     """The corpora of --corpus, built with the tokenizer of --tokenizer; None without one."""
     from agentspec.analysis.replay.engine_system import Corpora
-    from agentspec.analysis.replay.tokenizer import default_tokenizer_path
+    from agentspec.analysis.replay.tokenizer import tokenizer_path
     from agentspec.fingerprint import fingerprint
 
     if not args.corpus:
         return None
-    return Corpora(tuple(args.corpus), fingerprint(args.tokenizer or default_tokenizer_path()))
+    return Corpora(tuple(args.corpus), fingerprint(tokenizer_path(args.tokenizer)))
 
 
 def client(url: str, args: argparse.Namespace) -> ServerClient:

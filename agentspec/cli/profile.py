@@ -16,7 +16,6 @@ device's peak figures at their start (SSSD, section 3.2).
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +38,7 @@ from agentspec.integrations.servers.told_steps import (
     vocabulary_of,
 )
 from agentspec.progress import say
+from agentspec.record_file import write_json
 from agentspec.scheduling import LengthCurve, MeasuredPoint, Profile, ServingPoints, StepCost, fit_serving_costs
 from agentspec.scheduling.columns import powers_of_two
 
@@ -52,34 +52,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--model PATH", "folder of a model to start servers with, one for each width", type=Path)
     option(parser, "--batch-sizes LIST", "default 1,2,4,8,16", type=numbers, default=[1, 2, 4, 8, 16])
     option(parser, "--context-lengths LIST", "default 64,256,768", type=numbers, default=[64, 256, 768])
-    option(
-        parser,
-        "--widths LIST",
-        "with --model: tokens that a step verifies per request (default 1,2,4,8,16)",
-        type=numbers,
-        default=[1, 2, 4, 8, 16],
-    )
+    text = "with --model: tokens that a step verifies per request (default 1,2,4,8,16)"
+    option(parser, "--widths LIST", text, type=numbers, default=[1, 2, 4, 8, 16])
     option(parser, "--tokens", "tokens per answer; wide steps take more (default %(default)s)", type=int, default=24)
     switch(parser, "--serving", "with --model: also measure the costs of serving besides verification, for simulations")
-    option(
-        parser,
-        "--draft-model PATH",
-        "with --model: also measure a pass of this draft model, an EAGLE head or a small model",
-        type=Path,
-    )
-    option(
-        parser,
-        "--calls PATH",
+    text = "with --model: also measure a pass of this draft model, an EAGLE head or a small model"
+    option(parser, "--draft-model PATH", text, type=Path)
+    text = (
         "with --model: also find the fastest draft length for each batch size, for --agentspec-baseline "
-        "batch-table, by answering the prompts of this log, of any format that agentspec report reads",
-        type=Path,
+        "batch-table, by answering the prompts of this log, of any format that agentspec report reads"
     )
-    switch(
-        parser,
-        "--sweep",
+    option(parser, "--calls PATH", text, type=Path)
+    text = (
         "with --model: start one server that verifies at every width in turn; without CUDA graphs the widths are "
-        "1, 2, 4, ... up to the largest",
+        "1, 2, 4, ... up to the largest"
     )
+    switch(parser, "--sweep", text)
     option(parser, "--seed", "seed of the prompts (default %(default)s)", type=int, default=0)
     option(parser, "--out FILE", "the profile to write", type=Path, required=True)
     option(parser, "--json FILE", "write the figures, the command and the machine to FILE", type=Path)
@@ -174,9 +162,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     plan = ProfilePlan(**values, rest=rest)
     profile = measured_profile(plan)
     profile.save(args.out)
-    if args.json:
-        report = {**asdict(profile), **describe(_PACKAGES)}
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(args.json, {**asdict(profile), **describe(_PACKAGES)})
     print(shown(profile))
     return 0
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,12 +32,13 @@ from agentspec.analysis.replay import (
     replay_settings,
     replay_together,
 )
-from agentspec.cli.options import add_corpora, add_tokenizer, corpora_of, names, option, switch
+from agentspec.cli.options import add_corpora, add_tokenizer, corpora_of, listed, names, numbers, option, switch
 from agentspec.config import EngineConfig
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.estimates import Estimates
 from agentspec.progress import Progress
+from agentspec.record_file import write_json
 from agentspec.simulation.report import row_line
 
 _PACKAGES = ("agentspec", "arctic-inference", "sglang", "numpy")
@@ -59,84 +59,56 @@ class Variant:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("traces", nargs="+", metavar="TRACE", help="PATH, or PATH@START:STOP for a slice of sessions")
-    option(
-        parser,
-        "--system",
-        "the drafter; may be repeated (default agentspec)",
-        action="append",
-        choices=[*_ON_AN_ENGINE, *PEERS],
-    )
-    option(
-        parser,
-        "--max-draft-tokens N",
-        "greatest number of drafted tokens per step; may be repeated (default 16)",
-        action="append",
-        type=int,
-    )
-    option(
-        parser,
-        "--min-token-prob P",
+    known = [*_ON_AN_ENGINE, *PEERS]
+    listed(parser, "--system NAME", f"the drafter, out of {','.join(known)} (default agentspec)", known)
+    most = "greatest number of drafted tokens per step (default 16)"
+    listed(parser, "--max-draft-tokens N", most, type=numbers)
+    text = (
         "least estimate of a token that agentspec drafts, 0 to 1 (default: the engine's, "
         f"{EngineConfig().min_token_prob:g}; servers use 0.16 / N and at most 0.02, because their controller cuts drafts "
-        "that do not pay)",
-        type=float,
+        "that do not pay)"
     )
-    option(
-        parser,
-        "--warm TRACE",
-        "learn the outputs of these traces first (default: begin with nothing learnt)",
-        nargs="+",
-    )
+    option(parser, "--min-token-prob P", text, type=float)
+    text = "learn the outputs of these traces first (default: begin with nothing learnt)"
+    option(parser, "--warm TRACE", text, nargs="+")
     option(
         parser, "--estimates FILE", "estimates of agentspec that `agentspec tune` wrote (default: its own)", type=Path
     )
-    switch(
-        parser,
-        "--curve",
+    text = (
         "sweep each system over its own settings, with "
         f"{', '.join(map(str, _CURVE_TOKENS))} tokens unless --max-draft-tokens says otherwise, and name the settings "
-        "that no other one beats with fewer drafted tokens",
+        "that no other one beats with fewer drafted tokens"
     )
+    switch(parser, "--curve", text)
     add_corpora(parser)
     add_tokenizer(parser)
-    option(
-        parser,
-        "--concurrency N",
+    text = (
         "replay N sessions at the same time, those of one task together, as agents or rollouts run beside each "
-        "other; only for agentspec and suffixdecoding (default 1)",
-        type=int,
-        default=1,
+        "other; only for agentspec and suffixdecoding (default 1)"
     )
-    switch(
-        parser,
-        "--name-groups",
+    option(parser, "--concurrency N", text, type=int, default=1)
+    text = (
         "with --concurrency: name a group for the calls that the sessions of a task make at the same time; without "
-        "it, requests draft from each other only if their prompts are equal",
+        "it, requests draft from each other only if their prompts are equal"
     )
-    option(
-        parser,
-        "--siblings N",
+    switch(parser, "--name-groups", text)
+    text = (
         "with --concurrency: number of other running requests that one of agentspec's drafts from (default "
-        f"{EngineConfig().max_siblings})",
-        type=int,
+        f"{EngineConfig().max_siblings})"
     )
-    option(
-        parser,
-        "--sources LIST",
+    option(parser, "--siblings N", text, type=int)
+    text = (
         f"draft from these sources only, out of {','.join(SOURCES)}: the request's own text, the outputs of others, "
-        "and the files of --corpus; may be repeated; only for agentspec and suffixdecoding (default: all)",
-        action="append",
-        type=names,
+        "and the files of --corpus; may be repeated; only for agentspec and suffixdecoding (default: all)"
     )
+    option(parser, "--sources LIST", text, action="append", type=names)
     option(parser, "--limit N", "replay the first N calls of each trace", type=int)
     option(parser, "--json FILE", "write the figures to FILE", type=Path)
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Replays every trace with every system and setting and prints one row for each. Raises ConfigError if an argument
-    is out of range or unknown, a file cannot be read, or a peer is not installed."""
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec replay --help")
+    is out of range, a file cannot be read, or a peer is not installed."""
     if args.limit is not None and args.limit < 1:
         raise ConfigError(f"--limit must be at least 1, got {args.limit}")
     if args.concurrency < 1:
@@ -168,13 +140,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         for row in rows:
             if row["frontier"]:
                 print(f"unbeaten: {row_line(row, _COLUMNS)}")
-    if args.json:
-        head = {
-            **describe(_PACKAGES),
-            "tokenizer": tokenizer.name,
-            "traces": {trace.name: _trace_record(trace) for trace in traces},
-        }
-        args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    told = {trace.name: _trace_record(trace) for trace in traces}
+    write_json(args.json, {"head": {**describe(_PACKAGES), "tokenizer": tokenizer.name, "traces": told}, "rows": rows})
     return 0
 
 

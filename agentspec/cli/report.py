@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from agentspec.analysis.report import ReportConfig, find_tokenizer, report_facts, summary
-from agentspec.cli.options import option
+from agentspec.analysis.replay import load_tokenizer
+from agentspec.analysis.report import ReportConfig, report_facts, summary
+from agentspec.cli.options import add_tokenizer, numbers, option
+from agentspec.environment import command_line
 from agentspec.errors import ConfigError
+from agentspec.record_file import write_json
 from agentspec.simulation import BUILT_IN_PROFILES
 
 _DESCRIPTION = (
@@ -24,60 +25,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     add = parser.add_argument
     add("paths", nargs="+", type=Path, metavar="PATH", help="a log, or a folder with logs; formats are recognized")
-    option(
-        parser,
-        "--tokenizer NAME|PATH",
-        "the served model's tokenizer: a tokenizer.json, tekken .json or .tiktoken file, the model's folder, or an "
-        "installed package with a tokenizer (default: mistral_common's newest tekken)",
-    )
+    add_tokenizer(parser)
     option(parser, "--out FILE", "write the report as one HTML page", type=Path)
     option(parser, "--json FILE", "write the facts as JSON", type=Path)
-    option(
-        parser,
-        "--profile NAME|FILE",
+    text = (
         f"step times: a file of `agentspec profile`, or one of {', '.join(BUILT_IN_PROFILES)}; may be "
-        "repeated; the verdict and its flags are for the device of the first one (default smartspec-a100-7b, a GPU)",
-        action="append",
+        "repeated; the verdict and its flags are for the device of the first one (default smartspec-a100-7b, a GPU)"
     )
-    option(parser, "--concurrency LIST", "clients to predict speed-ups for (default %(default)s)", default="1,8,64")
+    option(parser, "--profile NAME|FILE", text, action="append")
+    clients = "clients to predict speed-ups for (default 1,8,64)"
+    option(parser, "--concurrency LIST", clients, type=numbers, default=(1, 8, 64))
     option(
         parser, "--memory-mb MB", "memory limit; a larger log is sampled (default %(default)s)", type=int, default=1024
     )
-    option(
-        parser,
-        "--seconds S",
+    text = (
         "the most time that the report may take; as many outputs are replayed, in parts if they are long, as it "
-        "allows (default %(default)g)",
-        type=float,
-        default=60.0,
+        "allows (default %(default)g)"
     )
+    option(parser, "--seconds S", text, type=float, default=60.0)
     option(parser, "--replay N", "replay exactly N outputs, to repeat a report, whatever time that takes", type=int)
     option(parser, "--seed S", "seed of all draws (default %(default)s)", type=int, default=0)
     option(parser, "--model PATH", "the served model, for the verdict's command")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Reads the logs and prints the verdict. Raises ConfigError if an argument is unknown or out of range, or nothing
+def run(args: argparse.Namespace) -> int:
+    """Reads the logs and prints the verdict. Raises ConfigError if an argument is out of range, or nothing
     could be read."""
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec report --help")
     for name, file in (("--out", args.out), ("--json", args.json)):
         if file is not None and not file.parent.is_dir():
             raise ConfigError(f"{name} must lie in a folder that exists, got {file}; make {file.parent} first")
     config = ReportConfig(
         profiles=tuple(args.profile or ["smartspec-a100-7b"]),
-        concurrency=_concurrency(args.concurrency),
+        concurrency=args.concurrency,
         memory_mb=args.memory_mb,
         seconds=args.seconds,
         replay=args.replay,
         seed=args.seed,
         model=_model(args),
-        command=_command(args),
+        command=command_line(),
     )
-    tokenizer = find_tokenizer(args.tokenizer)
+    tokenizer = load_tokenizer(args.tokenizer)
     facts = report_facts(args.paths, tokenizer, config)
-    if args.json:
-        args.json.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(args.json, facts)
     if args.out:
         from agentspec.analysis.report.page import page
 
@@ -90,35 +79,9 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     return 0
 
 
-def _concurrency(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(sorted({int(word) for word in text.split(",")}))
-    except ValueError:
-        raise ConfigError(f"--concurrency must be a list of numbers such as 1,8,64, got {text!r}") from None
-
-
 def _model(args: argparse.Namespace) -> str:
     """The named model, the name of the tokenizer's folder, or a placeholder."""
     if args.model:
         return str(args.model)
     folder = Path(args.tokenizer) if args.tokenizer else None
     return folder.name if folder is not None and folder.is_dir() else "MODEL"
-
-
-def _command(args: argparse.Namespace) -> str:
-    """The command with files by their names alone, because folders' names may be private."""
-    words = ["agentspec report", *(path.name for path in args.paths)]
-    if args.tokenizer:
-        words.append(f"--tokenizer {Path(args.tokenizer).name}")
-    words += [f"--profile {Path(name).name}" for name in args.profile or []]
-    if args.concurrency != "1,8,64":
-        words.append(f"--concurrency {args.concurrency}")
-    if args.memory_mb != 1024:
-        words.append(f"--memory-mb {args.memory_mb}")
-    if args.seconds != 60.0:
-        words.append(f"--seconds {args.seconds:g}")
-    if args.replay is not None:
-        words.append(f"--replay {args.replay}")
-    if args.seed:
-        words.append(f"--seed {args.seed}")
-    return " ".join(words)

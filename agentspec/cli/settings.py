@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from agentspec.errors import ConfigError
 from agentspec.integrations.sglang.setting_sources import CONFIG_FLAG, CONFIG_MEANING, CONFIG_VARIABLE, SECRET_VARIABLES
 from agentspec.integrations.sglang.settings import (
     FIELDS,
@@ -97,9 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--markdown", action="store_true", help="write the page docs/configuration-table.md")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Prints the settings. Raises ConfigError if an argument is unknown."""
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec settings --help")
+def run(args: argparse.Namespace) -> int:
+    """Prints the settings."""
     print(as_markdown() if args.markdown else as_text(), end="")
     return 0

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from agentspec.cli.options import add_tokenizer, option, switch
+from agentspec.cli.options import add_tokenizer, listed, numbers, option, switch
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
 from agentspec.progress import Progress
+from agentspec.record_file import write_json
 from agentspec.scheduling import Profile
 from agentspec.simulation import (
     BUILT_IN_PROFILES,
@@ -41,7 +41,7 @@ from agentspec.simulation import (
     simulate,
 )
 from agentspec.simulation.inputs import CONTROLLERS, check_covered, controller_named, find_acceptance
-from agentspec.simulation.report import draw, markdown, row_line
+from agentspec.simulation.report import markdown, row_line
 
 _PACKAGES = ("agentspec", "numpy")
 _WARM_SHARE, _STEADY_ROUNDS = 0.25, 4
@@ -49,71 +49,45 @@ _WARM_SHARE, _STEADY_ROUNDS = 0.25, 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    option(
-        parser,
-        "--profile NAME|FILE",
-        f"step times: a file of `agentspec profile`, or one of {', '.join(BUILT_IN_PROFILES)} (default %(default)s)",
-        default="smartspec-a100-7b",
-    )
-    option(
-        parser,
-        "--acceptance FILE|TRACE|RATE",
-        f"accepted tokens: a file of --save-acceptance, a trace to replay (PATH or PATH@START:STOP), or {rate_forms}",
-        required=True,
-    )
+    text = f"step times: a file of `agentspec profile`, or one of {', '.join(BUILT_IN_PROFILES)} (default %(default)s)"
+    option(parser, "--profile NAME|FILE", text, default="smartspec-a100-7b")
+    accepted = f"accepted tokens: a trace to replay (PATH or PATH@START:STOP), or {rate_forms}"
+    option(parser, "--acceptance TRACE|RATE", accepted, required=True)
     option(parser, "--warm TRACE", "learn the outputs of these traces before a replay", nargs="+", default=[])
-    option(parser, "--save-acceptance FILE", "save the acceptance of a replay as .npz", type=Path)
     add_tokenizer(parser)
-    option(
-        parser,
-        "--arrivals FORM",
+    text = (
         f"{arrival_forms}; a RATE that ends with x is a multiple of plain decoding's service rate; numbers may be "
-        "lists such as 1,2,4; may be repeated",
-        action="append",
-        required=True,
+        "lists such as 1,2,4; may be repeated"
     )
-    option(
-        parser,
-        "--controller NAME",
-        f"one of {', '.join(CONTROLLERS)}; may be repeated (default goodput and fixed:0)",
-        action="append",
-    )
+    option(parser, "--arrivals FORM", text, action="append", required=True)
+    listed(parser, "--controller NAME", f"one of {', '.join(CONTROLLERS)} (default goodput and fixed:0)")
     option(parser, "--requests N", "requests per run (default %(default)s)", type=int, default=200)
-    option(parser, "--seed S", "seed of all draws; may be repeated (default 0)", type=int, action="append")
+    listed(parser, "--seed S", "seed of all draws (default 0)", type=numbers)
     option(parser, "--prompt-tokens N", "per synthetic request (default %(default)s)", type=int, default=128)
     option(parser, "--output-tokens N", "per synthetic request (default %(default)s)", type=int, default=128)
     option(parser, "--max-draft-tokens N", "at most N per row (default %(default)s)", type=int, default=31)
     option(parser, "--max-running N", "at most N requests at a time (default %(default)s)", type=int, default=256)
     option(parser, "--kv-tokens N", "size of the KV cache (default %(default)s)", type=int, default=1 << 20)
     option(parser, "--prefill-tokens N", "at most N per step (default %(default)s)", type=int, default=8192)
-    option(
-        parser,
-        "--widths LIST",
-        "widths that a step may have: a list such as 1,2,4, `any`, or `profile` for the profile's widths (the default)",
-        default="profile",
+    text = (
+        "widths that a step may have: a list such as 1,2,4, `any`, or `profile` for the profile's widths (the default)"
     )
-    option(parser, "--draft-us US", "microseconds of drafting per row (default 0)", type=float, default=0.0)
-    option(
-        parser,
-        "--admission",
+    option(parser, "--widths LIST", text, default="profile")
+    text = (
         "when a waiting request starts: as soon as there is room, or only if the steps then yield more tokens a second "
-        "(SmartSpec, algorithm 2; default %(default)s)",
-        choices=("slots", "goodput"),
-        default="slots",
+        "(SmartSpec, algorithm 2; default %(default)s)"
     )
+    option(parser, "--admission", text, choices=("slots", "goodput"), default="slots")
     switch(parser, "--foresee", "tell controllers which drafted tokens will be accepted, as an oracle would")
     switch(parser, "--whole-batches", "decode each batch to its end before the next one begins")
     switch(parser, "--extrapolate", "allow steps outside the measured range of the profile")
     option(parser, "--json FILE", "write the figures to FILE", type=Path)
     option(parser, "--markdown FILE", "write tables to FILE", type=Path)
-    option(parser, "--plot FILE", "draw latency over arrivals to a .png or .svg file", type=Path)
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Serves the requests once for each arrivals, controller and seed, and prints one row for each. Raises ConfigError
-    if an argument is unknown or out of range, or a file cannot be read."""
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec simulate --help")
+    if an argument is out of range, or a file cannot be read."""
     if args.requests < 1:
         raise ConfigError(f"--requests must be at least 1, got {args.requests}")
     profile = find_profile(args.profile)
@@ -135,7 +109,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         prefill_tokens=args.prefill_tokens,
         max_width=min(args.max_draft_tokens + 1, acceptance.max_width),
         widths=_widths(args.widths, profile),
-        draft_seconds=args.draft_us * 1e-6,
         whole_batches=args.whole_batches,
         admission=args.admission,
         foresees=args.foresee,
@@ -165,12 +138,9 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         "plain_service_rate": service_rate,
     }
     content = {"head": head, "rows": rows}
-    if args.json:
-        args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_json(args.json, content)
     if args.markdown:
         args.markdown.write_text(markdown(content), encoding="utf-8")
-    if args.plot:
-        draw(content, args.plot)
     return 0
 
 

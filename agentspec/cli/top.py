@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from agentspec.cli.options import add_server_options, client, option, switch
@@ -29,12 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Shows a server once, or until the user interrupts. Raises ConfigError if an argument is wrong, or rich is
     missing, and ServerError if nothing answers at first, it is not an SGLang server, or agentspec is not active in
     it."""
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec top --help")
     if not args.interval > 0:
         raise ConfigError(f"--interval must be > 0 seconds, got {args.interval}")
     asked = client(args.url, args)

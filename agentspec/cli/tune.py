@@ -10,7 +10,6 @@ grid of min_token_prob. For a draft model, a server answers the prompts of the t
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,11 +25,14 @@ from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.estimates import Estimates
 from agentspec.progress import Progress
+from agentspec.record_file import write_json
 
 _Set: TypeAlias = tuple[str, list[Call], list[Call]]
 """A trace's name, the calls to fit on, and those kept out."""
 _THRESHOLD_PACKAGES = ("agentspec", "sglang", "torch", "numpy")
 _QUALITY = ("accepted_per_step", "drafted_per_step", "steps", "calibration_error")
+# Cost of drafting a token, in accepted tokens, for the choice of min_token_prob.
+_TOKEN_COST = 0.05
 _GRID = (0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.15)
 
 
@@ -43,50 +45,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "agentspec report reads",
     )
     option(parser, "--out FILE", "the estimates to write", type=Path)
-    option(
-        parser,
-        "--start FILE",
-        "estimates to begin with (default: agentspec's own); if a fit changes much, fit again from its result",
-        type=Path,
-    )
+    text = "estimates to begin with (default: agentspec's own); if a fit changes much, fit again from its result"
+    option(parser, "--start FILE", text, type=Path)
     option(parser, "--holdout K", "keep every K-th session out to measure on (default 4)", type=int, default=4)
-    option(
-        parser,
-        "--max-draft-tokens N",
-        "greatest number of drafted tokens per step in measurements (default 16)",
-        type=int,
-        default=16,
-    )
-    option(
-        parser,
-        "--token-cost C",
-        "cost of drafting a token, in accepted tokens, for the choice of min_token_prob (default 0.05)",
-        type=float,
-        default=0.05,
-    )
+    most = "greatest number of drafted tokens per step in measurements (default %(default)s)"
+    option(parser, "--max-draft-tokens N", most, type=int, default=16)
     add_tokenizer(parser)
     add_corpora(parser)
-    option(
-        parser,
-        "--draft-model PATH",
+    text = (
         "find the best stop_threshold for this draft model, an EAGLE head or a small model, on servers that this command "
-        "starts. All unknown arguments go to SGLang, written as --flag=value",
+        "starts. All unknown arguments go to SGLang, written as --flag=value"
     )
+    option(parser, "--draft-model PATH", text)
     option(parser, "--model PATH", "with --draft-model: the model to serve")
     option(parser, "--steps N", "with --draft-model: the longest draft, in tokens (default 10)", type=int, default=10)
-    option(
-        parser,
-        "--rows N",
-        "with --draft-model: number of requests that usually run at the same time (default 1)",
-        type=int,
-        default=1,
-    )
-    option(
-        parser,
-        "--profile FILE",
-        "with --draft-model: the times of both models, from agentspec profile --draft-model (default: measure them)",
-        type=Path,
-    )
+    rows = "with --draft-model: number of requests that usually run at the same time (default %(default)s)"
+    option(parser, "--rows N", rows, type=int, default=1)
+    text = "with --draft-model: the times of both models, from agentspec profile --draft-model (default: measure them)"
+    option(parser, "--profile FILE", text, type=Path)
     option(parser, "--json FILE", "write the figures to FILE", type=Path)
 
 
@@ -116,8 +92,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     rows: list[dict[str, Any]] = []
     head = {**describe(("agentspec", "numpy", "scipy")), "tokenizer": tokenizer.name}
     head["min_token_prob"] = _fit_estimates(sets, config, start, args, rows)
-    if args.json:
-        args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    write_json(args.json, {"head": head, "rows": rows})
     return 0
 
 
@@ -145,7 +120,7 @@ def _fit_estimates(
                 f"drafted {quality['drafted_per_step']:6.2f}  calibration error {quality['calibration_error'] or 0:.3f}",
                 flush=True,
             )
-    best = max(_GRID, key=lambda p: sum(_worth(row, args.token_cost) for row in rows if row["variant"] == f"{p:g}"))
+    best = max(_GRID, key=lambda p: sum(_worth(row) for row in rows if row["variant"] == f"{p:g}"))
     print(f"wrote {args.out}; serve with --agentspec-estimates {args.out} --agentspec-min-token-prob {best:g}")
     return best
 
@@ -162,9 +137,7 @@ def _tune_threshold(args: argparse.Namespace, rest: Sequence[str]) -> int:
         raise ConfigError(f"--draft-model takes one log or folder of logs, got {len(args.traces)}")
     report = threshold_report(args, rest)
     print(report.shown())
-    if args.json:
-        content = {"head": describe(_THRESHOLD_PACKAGES), **report.figures()}
-        args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_json(args.json, {"head": describe(_THRESHOLD_PACKAGES), **report.figures()})
     return 0
 
 
@@ -189,5 +162,5 @@ def _split(calls: Sequence[Call], every: int) -> tuple[list[Call], list[Call]]:
     return [c for c in calls if c.session not in held_out], [c for c in calls if c.session in held_out]
 
 
-def _worth(row: dict[str, Any], token_cost: float) -> float:
-    return float(row["accepted_per_step"] - token_cost * row["drafted_per_step"])
+def _worth(row: dict[str, Any]) -> float:
+    return float(row["accepted_per_step"] - _TOKEN_COST * row["drafted_per_step"])

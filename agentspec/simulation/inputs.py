@@ -1,10 +1,9 @@
-"""Inputs of a simulation: controllers by name, acceptance from files, traces or rates, and a check of the profile."""
+"""Inputs of a simulation: controllers by name, acceptance from traces or rates, and a check of the profile."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -81,12 +80,7 @@ def find_acceptance(args: argparse.Namespace, seed: int) -> Acceptance:
         return acceptance_at_rate(
             text, args.requests, args.prompt_tokens, args.output_tokens, args.max_draft_tokens, seed
         )
-    if text.endswith(".npz"):
-        return Acceptance.load(Path(text))
-    acceptance = _recorded(args)
-    if args.save_acceptance:
-        acceptance.save(args.save_acceptance)
-    return acceptance
+    return _recorded(args)
 
 
 def check_covered(profile: Profile, config: ServerConfig, acceptance: Acceptance) -> None:

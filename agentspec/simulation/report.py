@@ -1,12 +1,9 @@
-"""Rows, tables and curves of simulated runs."""
+"""Rows and tables of simulated runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
-
-from agentspec.errors import ConfigError
 
 Row = Mapping[str, Any]
 
@@ -73,31 +70,3 @@ def markdown(content: Mapping[str, Any]) -> str:
         shown = [form, controller, gain, *(f"{value:.4g}" for value in figures.values())]
         lines.append(f"| {' | '.join(shown)} |")
     return "\n".join([*lines, ""])
-
-
-def draw(content: Mapping[str, Any], path: Path) -> None:
-    """Draws mean latencies to a .png or .svg file, in a panel for each kind of arrivals: those that differ only in their
-    first number, which is the x axis. Raises ConfigError if the file's ending is none of a picture, or matplotlib is not
-    installed."""
-    if path.suffix not in (".png", ".svg"):
-        raise ConfigError(f"a picture's file must end in .png or .svg, got {path}")
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("drawing needs matplotlib; `pip install 'sglang-agentspec[plots]'`") from error
-    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for (form, controller), figures in averaged(content["rows"]).items():
-        kind, first, *others = form.split(":")
-        curves = panels.setdefault(" ".join([kind, *others]), {})
-        curves.setdefault(controller, []).append((float(first.rstrip("x")), figures["latency_mean"]))
-    # Omit the date and random ids, so that equal figures give equal files.
-    with rc_context({"svg.hashsalt": "agentspec", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(5 * len(panels), 4.2), layout="constrained")
-        all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
-        for axes, (title, curves) in zip(all_axes, panels.items(), strict=True):
-            for name, points in curves.items():
-                axes.plot(*zip(*points, strict=True), marker=".", label=name)
-            axes.set(title=title, xlabel="requests a second, or seconds between them", ylabel="mean latency, s")
-            axes.legend()
-        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -74,14 +74,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.file("--benchmarks", "page with the tables (default: docs/benchmarks.md of the project)", BENCHMARKS)
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Writes the pages and the plot, or with --check tests whether they are up to date.
 
     Raises:
-        ConfigError: An argument is unknown, there are no results, or a page asks for a table that does not exist.
+        ConfigError: There are no results, or a page asks for a table that does not exist.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec eval-page --help")
     wanted = pages(args.results, args.readme, args.benchmarks)
     lagging = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in lagging:

@@ -1,4 +1,4 @@
-"""Requests that clients abort while they wait or run, for `agentspec bench parity`: none may hang or stay open."""
+"""Requests that clients abort while they wait or run, beside the rounds of `agentspec bench parity`: none may hang or stay open."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from agentspec.errors import ServerError
 from agentspec.evals.parity.client import ANSWER_SECONDS, Answer, ParityClient, ask_round, together
@@ -39,9 +38,6 @@ class AbortReport:
     """Answers that were compared as a whole."""
     differences: int = 0
     first_difference: str = ""
-
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def abort_storm(

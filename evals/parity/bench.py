@@ -3,15 +3,13 @@
 Dataset: requests of every kind, mixed, to the small model; see requests.py.
 Metric: answers and tokens compared, and how many answers differ; at temperature > 0, whether both distributions agree.
 Pattern: plain SGLang answers every request once. Then each server answers the same requests, with 1 to 16 clients, as
-fast as they can and with gaps. It may also get requests that are aborted while they wait or run. A server that drafted
-nothing proves nothing, which is an error.
+fast as they can and with gaps. A server that drafted nothing proves nothing, which is an error.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +19,6 @@ from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.files import work_folder, write_json
 from agentspec.evals.options import Options, check_names
-from agentspec.evals.parity.aborts import AbortReport, abort_storm
 from agentspec.evals.parity.client import Answer, ask
 from agentspec.evals.parity.random_options import draw_option_rounds
 from agentspec.evals.parity.requests import Round, draw_rounds
@@ -55,20 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.names("--overlap", ("on", "off"), "overlap schedule: on, off")
     options.numbers("--tp", (1,), "numbers of tensor-parallel ranks")
-    options.numbers("--retract", (0,), "force a retraction every N scheduler passes; 0: never")
     options.number("--tokens", DEFAULT_TOKENS, "compare at least N tokens of each server")
     requests = "kinds: requests of every kind; options: greedy requests with random sampling parameters (default kinds)"
     options.add("--requests", choices=_REQUESTS, default="kinds", help=requests)
-    options.number("--aborts", 0, "then send N requests and abort most of them")
     options.numbers("--seed", (0,), "seeds of the requests, one run after another")
     python = "interpreter of the environment with SGLang (default: this one)"
     options.add("--python", default=sys.executable, metavar="FILE", help=python)
-    plugin = "add FOLDER to the PYTHONPATH of the compared servers; may be repeated"
-    options.add("--plugin", type=Path, action="append", default=[], metavar="FOLDER", help=plugin)
-    variable = "set an environment variable of the compared servers; may be repeated"
-    options.add("--variable", type=_variable, action="append", default=[], metavar="NAME=VALUE", help=variable)
     options.file("--json", "write the figures and the first differences to FILE")
-    options.flag("--resume", "keep the servers and seeds that the file of --json has, and run the others")
     options.folder("--logs", "keep the servers' logs in FOLDER")
     parser.epilog = "Every other argument goes to the compared servers."
 
@@ -81,24 +71,21 @@ def run(args: argparse.Namespace) -> int:
         ServerError: A server failed, hung, drafted nothing, or does not run as it was asked to.
     """
     variants = list(_variants(args))
-    if args.resume and args.json is None:
-        raise ConfigError("--resume continues the file of --json, and there is none; pass --json FILE")
     asked = {"model": MODEL_FOLDER.name, "requests": args.requests, "tokens": args.tokens}
     facts = {**asked, **describe(_PACKAGES)}
-    rows = _kept_rows(args.json, facts) if args.resume else []
+    rows: list[dict[str, Any]] = []
     with work_folder(args.logs) as (_, logs):
         for seed in args.seed:
-            missing = [variant for variant in variants if not any(_is_of(row, variant, seed) for row in rows)]
             # Where requests have penalties, plain SGLang's answers depend on the overlap schedule.
             for (ranks, overlap), group in itertools.groupby(
-                missing, key=lambda variant: (variant.ranks, variant.overlap or args.requests == "kinds")
+                variants, key=lambda variant: (variant.ranks, variant.overlap or args.requests == "kinds")
             ):
                 plain = Variant(system="plain", ranks=ranks, overlap=overlap, python=args.python)
                 rounds, expected = _reference(args, plain, logs, seed)
                 for variant in group:
                     log = logs / f"{seed}-{variants.index(variant)}-{variant.system}.log"
                     with parity_server(variant, log) as server:
-                        row = measure(server, variant, rounds, expected, args.aborts, seed)
+                        row = measure(server, variant, rounds, expected, seed)
                     if row["first_differences"]:
                         with parity_server(plain, logs / f"{seed}-again.log") as server:
                             row["upstream"] = mark_upstream(server, row["first_differences"], rounds, expected)
@@ -162,7 +149,6 @@ def measure(
     variant: Variant,
     rounds: Sequence[Round],
     expected: Sequence[Sequence[Answer]],
-    num_aborts: int,
     seed: int,
 ) -> dict[str, Any]:
     """The row of a server; raises as compare() and the checks do."""
@@ -171,33 +157,11 @@ def measure(
     may_refuse = not PARITY_SYSTEMS[variant.system].is_ours
     compared = compare(server, rounds, expected, seed, variant.label, may_refuse=may_refuse)
     row = {"server": variant.label, **row_of(compared)}
-    storm = AbortReport()
-    if num_aborts:
-        storm = abort_storm(server, rounds, expected, num_aborts, seed, variant.label)
-    row["aborts"] = storm.record()
-    row["differences"] += storm.differences
     row["drafted"], row["accepted"] = drafted_tokens(server, compared.accepted_tokens)
     row["rows_without_draft"] = (server.agentspec_state() or {}).get("rows_without_draft", {})
     row["retractions"] = num_retractions(server)
     check_drafted(server, variant, row["accepted"])
     return row
-
-
-def _kept_rows(path: Path, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of an earlier run. Raises ConfigError if it was another one."""
-    if not path.exists():
-        return []
-    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    rows: list[dict[str, Any]] = kept.pop("rows")
-    if any(kept.get(name) != facts[name] for name in ("model", "requests", "tokens", "versions")):
-        raise ConfigError(
-            f"{path} is of another model, kind of request, number of tokens or release; pass another --json"
-        )
-    return rows
-
-
-def _is_of(row: dict[str, Any], variant: Variant, seed: int) -> bool:
-    return bool(row["server"] == variant.label and row["seed"] == seed)
 
 
 def _reference(
@@ -211,37 +175,16 @@ def _reference(
 
 
 def _variants(args: argparse.Namespace) -> Iterator[Variant]:
-    if args.tokens < 1 or args.aborts < 0 or min(args.tp) < 1 or min(args.retract) < 0:
-        raise ConfigError(
-            f"--tokens and --tp must be at least 1, --aborts and --retract at least 0, got {args.tokens}, {args.tp}, "
-            f"{args.aborts} and {args.retract}"
-        )
+    if args.tokens < 1 or min(args.tp) < 1:
+        raise ConfigError(f"--tokens and --tp must be at least 1, got {args.tokens} and {args.tp}")
     check_names("--systems", args.systems, PARITY_SYSTEMS)
     check_names("--overlap", args.overlap, _SCHEDULES)
-    for ranks, overlap, system, retract in itertools.product(args.tp, args.overlap, args.systems, args.retract):
-        yield Variant(
-            system=system,
-            overlap=_SCHEDULES[overlap],
-            ranks=ranks,
-            retract_every=retract,
-            plugins=tuple(args.plugin),
-            variables=dict(args.variable),
-            arguments=args.rest,
-            python=args.python,
-        )
-
-
-def _variable(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise argparse.ArgumentTypeError(f"NAME=VALUE is required, got {text!r}")
-    return name, value
+    for ranks, overlap, system in itertools.product(args.tp, args.overlap, args.systems):
+        yield Variant(system=system, overlap=_SCHEDULES[overlap], ranks=ranks, arguments=args.rest, python=args.python)
 
 
 def _line(row: dict[str, Any]) -> str:
-    aborts = row["aborts"]
-    storm = f", {aborts['requests']} requests with aborts" if aborts["requests"] else ""
     shown = f"{row['differences']} differences"
     if row.get("upstream"):
         shown += f", {row['upstream']} of them plain SGLang's own"
-    return f"  {row['server']}, seed {row['seed']}: {row['tokens']:,} tokens{storm}, {shown}"
+    return f"  {row['server']}, seed {row['seed']}: {row['tokens']:,} tokens, {shown}"

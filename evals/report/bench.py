@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from agentspec.analysis.report import find_tokenizer
+from agentspec.analysis.replay import load_tokenizer
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.files import write_json
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             f"--draws and --halves-outputs must be at least 1, got {args.draws} and {args.halves_outputs}"
         )
     chosen = args.case or _DEFAULT_CASES
-    tokenizer = find_tokenizer(args.tokenizer)
+    tokenizer = load_tokenizer(args.tokenizer)
     content: dict[str, Any] = {"head": {**describe(("agentspec", "numpy")), "tokenizer": tokenizer.name}}
     with tempfile.TemporaryDirectory() as folder:
         if "ranking" in chosen:

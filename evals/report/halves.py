@@ -40,14 +40,7 @@ _BUDGET = 1 << 28
 _WHOLE = SampleLimits(learnt_bytes=1 << 32, measured_bytes=1 << 32, measured_outputs=1 << 31)
 
 
-def halves_row(
-    path: Path,
-    tokenizer: Tokenizer,
-    draws: int,
-    outputs: int,
-    most: int | None = None,
-    on_draw: Callable[[dict[str, Any]], object] = lambda row: None,
-) -> dict[str, Any]:
+def halves_row(path: Path, tokenizer: Tokenizer, draws: int, outputs: int, most: int | None = None) -> dict[str, Any]:
     """The coverage of one set.
 
     Args:
@@ -56,19 +49,15 @@ def halves_row(
         draws: The number of random halves.
         outputs: The number of outputs of the first half whose drafts are recorded, as a report's time allows.
         most: The number of outputs of the second half that are replayed; None: all. The others are only learnt.
-        on_draw: Called with the row after each draw.
     """
     log = read_log([path], tokenizer, _WHOLE, 0)
     names = np.array(sorted({call.session for call in log.sampled.outputs}))
     found: list[dict[str, Any]] = []
-    row: dict[str, Any] = {}
     for draw in range(draws):
         order = np.random.default_rng([draw, 1]).permutation(len(names))
         first, second = (set(names[some].tolist()) for some in np.array_split(order, 2))
         found.append(_draw(log, first, second, draw, outputs, most))
-        row = _row(path, log, found)
-        on_draw(row)
-    return row
+    return _row(path, log, found)
 
 
 def _draw(log: Log, first: set[str], second: set[str], seed: int, outputs: int, most: int | None) -> dict[str, Any]:

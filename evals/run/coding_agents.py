@@ -22,6 +22,7 @@ from typing import Any
 from agentspec.environment import describe
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.evals.files import write_json
+from agentspec.evals.options import Options
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.progress import say
 from agentspec.workflows.swe.agents.agent_config import AGENTS
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m agentspec.evals.run.coding_agents", description=(__doc__ or "").partition("\n\n")[2]
     )
     add = parser.add_argument
-    add("--agent", action="append", choices=AGENTS, help="may be repeated (default: all)")
+    Options(parser).choices("--agent", AGENTS, "agent to run (default: all)")
     add("--tasks", type=int, default=12, metavar="N", help="number of tasks (default %(default)s)")
     add("--seed", type=int, default=11, help="of the tasks (default %(default)s)")
     add("--concurrency", type=int, default=2, metavar="N", help="tasks at a time (default %(default)s)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from agentspec.errors import ConfigError
 from agentspec.evals.options import Options
@@ -29,14 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.folder("--logs", "keep the servers' logs in FOLDER")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Runs the eval; 1 if a server or a call failed, or outputs differ.
 
     Raises:
-        ConfigError: An argument is out of range or unknown, or the model is missing.
+        ConfigError: An argument is out of range, or the model is missing.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec demo --help")
     if args.questions < 1 or args.concurrency < 1:
         raise ConfigError(
             f"--questions and --concurrency must be at least 1, got {args.questions} and {args.concurrency}"
@@ -45,10 +42,9 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     calls = str(CALLS_A_QUESTION * args.questions)
     words = ["text_to_sql", "--model", str(args.model), "--passes", ",".join(PASSES), "--repeat", "1"]
     words += ["--concurrency", str(args.concurrency), "--requests", calls, "--learn", calls, "--seed", str(args.seed)]
-    for name in dict.fromkeys(("none", *(args.system or shown))):
-        words += ["--system", name]
+    words += ["--system", ",".join(("none", *(args.system or shown)))]
     for option, value in (("--json", args.json), ("--logs", args.logs)):
         words += [option, str(value)] if value is not None else []
     parser = argparse.ArgumentParser(prog="agentspec eval")
     evaluation.add_arguments(parser)
-    return evaluation.run(parser.parse_args(words), ())
+    return evaluation.run(parser.parse_args(words))

@@ -57,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--log", action="append", type=Path, default=[], metavar="FILE", help=log)
     options.flag("--list", "print the names of tasks and systems, and exit")
-    system = f"system to measure, out of {','.join(EVALUATED)}; may be repeated (default: {','.join(DEFAULT_SYSTEMS)})"
-    add("--system", action="append", metavar="NAME", help=system)
+    system = f"system to measure, out of {','.join(EVALUATED)} (default: {','.join(DEFAULT_SYSTEMS)})"
+    options.choices("--system", (), system)
     add("--concurrency", type=numbers, metavar="LIST", help="numbers of clients (default 1,4,16,64)")
     add("--repeat", type=int, metavar="N", help="measure every cell N times, each time with new servers (default 3)")
     add("--passes", type=names, metavar="LIST", help=f"passes to measure (default {','.join(PASSES)})")
@@ -117,14 +117,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.folder("--logs", "keep the servers' logs in FOLDER")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Runs the tasks and prints their tables; 1 if a server failed, a call failed or outputs differ.
 
     Raises:
-        ConfigError: An argument is unknown or out of range, or a trace is missing.
+        ConfigError: An argument is out of range, or a trace is missing.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec eval --help")
     if args.list:
         print(listing())
         return 0

@@ -28,7 +28,7 @@ from typing import Any
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.files import write_json
-from agentspec.evals.options import Options, check_names
+from agentspec.evals.options import Options
 from agentspec.evals.tables import aligned
 from agentspec.evals.tool_calls.calls import draw_call, draw_prose, draw_text
 from agentspec.evals.tool_calls.formats import FORMATS, MARKERS, Format, parser_of
@@ -43,10 +43,9 @@ _WORDS_EVERY = 20
 _SHORT = 3
 """Most words of a text for parsers that are slow."""
 _REASONING = "reasoning "
+_HARMONY = "<|channel|>analysis<|message|>{reasoning}<|end|><|start|>assistant<|channel|>final<|message|>{text}"
 _CHANNELS = {
-    "gpt-oss": "<|channel|>analysis<|message|>{reasoning}<|end|><|start|>assistant<|channel|>final<|message|>{text}",
-    "beam": "<|channel|>analysis<|message|>{reasoning}<|end|><|start|>assistant<|channel|>final<|message|>{text}",
-    "response_template": "<|channel|>analysis<|message|>{reasoning}<|end|><|start|>assistant<|channel|>final<|message|>{text}",
+    **dict.fromkeys(("gpt-oss", "beam", "response_template"), _HARMONY),
     "inkling": "<|message_model|><|content_thinking|>{reasoning}<|end_message|>"
     "<|message_model|><|content_text|>{text}<|end_message|>",
     "kimi_k3": "<|open|>think<|sep|>{reasoning}<|close|>think<|sep|><|open|>response<|sep|>{text}<|close|>response<|sep|>",
@@ -79,12 +78,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = Options(parser)
     options.number("--answers", 1000, "draw N answers for each parser and width")
     options.numbers("--widths", (16, 64), "most tokens that a step accepts")
-    options.add(
-        "--parsers",
-        type=lambda text: text.split(";"),
-        metavar="LIST",
-        help="parsers, with ; between them (default: all)",
-    )
     options.number("--seed", 0, "seed of the answers")
     options.file("--json", "write the figures to FILE")
 
@@ -93,13 +86,11 @@ def run(args: argparse.Namespace) -> int:
     """Prints a row for each parser and width. Returns 1 if a hooked stream differs.
 
     Raises:
-        ConfigError: A parser is unknown, or this eval knows no format for it.
+        ConfigError: This eval knows no format for a parser.
     """
     logging.disable(logging.ERROR)
     bench = Bench(args.seed)
-    known = bench.names()
-    names = args.parsers or known
-    check_names("--parsers", names, known)
+    names = bench.names()
     rows: list[Row] = []
     with Progress("bench tool-calls", len(names) * len(args.widths)) as progress:
         for name in names:

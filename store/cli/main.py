@@ -6,9 +6,6 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
-
-from agentspec.errors import ConfigError
 
 # action -> (module with `add_arguments(parser)` and `run(args) -> exit status`, help line)
 ACTIONS = {
@@ -40,11 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         importlib.import_module(module).add_arguments(action)
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs one action; returns its exit status. Raises ConfigError if an argument is unknown, wrong or missing;
+def run(args: argparse.Namespace) -> int:
+    """Runs one action; returns its exit status. Raises ConfigError if an argument is wrong or missing;
     StoreError if the store answers with an error, or not at all."""
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec store {args.action} --help")
     try:
         return int(importlib.import_module(ACTIONS[args.action][0]).run(args))
     except BrokenPipeError:

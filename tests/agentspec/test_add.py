@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_texts import as_bytes, drafted, ids, random_output
+from engine_texts import as_bytes, ids, random_output
 
 from agentspec import ConfigError, Engine, EngineConfig, TokenError, request_hash
 
@@ -34,13 +34,6 @@ def test_an_added_output_is_as_if_it_had_been_closed_here(background: bool) -> N
         assert as_bytes(closed.draft([f"{step}"])) == as_bytes(added.draft([f"{step}"]))
 
 
-def test_an_output_without_tokens_is_not_added() -> None:
-    engine = Engine()
-    assert not engine.add("a", 7, ids(), num_prompt_tail=0, time=0)
-    assert not engine.add("a", 7, ids(1, 2), num_prompt_tail=2, time=0)
-    assert (engine.stats().outputs, engine.namespaces()) == (0, [])
-
-
 def test_an_output_that_waits_is_not_added_again() -> None:
     engine = Engine(EngineConfig(background=True))
     # The output waits while the long prompt is indexed.
@@ -56,14 +49,6 @@ def test_an_output_that_waits_is_not_added_again() -> None:
     engine.open("asked", ids(1, 2), "b")
     engine.flush()
     assert engine.draft(["asked"]).tokens.tolist() == [2, 4]
-
-
-def test_a_long_tail_is_cut_to_what_is_kept_here() -> None:
-    engine = Engine(EngineConfig(prompt_tail=2, min_token_prob=0.0))
-    engine.add("", 7, ids(*range(10, 20), 90), num_prompt_tail=10, time=0)
-    assert engine.stats().output_tokens == 1
-    assert drafted(engine, ids(99, 18)) == [19, 90]
-    assert drafted(engine, ids(99, 16)) == []
 
 
 def test_what_is_wrong_with_an_output_is_said() -> None:

@@ -6,8 +6,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from engine_texts import as_bytes, drafted, ids, keep, random_output
-from every import every
+from engine_texts import drafted, ids, keep, random_output
 from numpy.typing import NDArray
 
 from agentspec import Engine, EngineConfig
@@ -28,45 +27,6 @@ def owners(tokens: list[int]) -> set[int]:
 
 def few_segments(rule: Rule, background: bool = False) -> Engine:
     return Engine(EngineConfig(rule=rule, max_growing_tokens=64, min_token_prob=0.0, background=background))
-
-
-@every("rule", RULES)
-@every("num_later", [0, 1, 6])
-def test_a_deleted_output_is_not_drafted(rule: Rule, num_later: int) -> None:
-    rng = np.random.default_rng(num_later)
-    engine = few_segments(rule)
-    outputs = [output_of(rng, number) for number in range(num_later + 1)]
-    output_ids = [keep(engine, output) for output in outputs]
-    assert owners(drafted(engine, outputs[0][:5])) == {0}
-    assert engine.delete_output(output_ids[0])
-    assert drafted(engine, outputs[0][:5]) == []
-    assert engine.stats().outputs == num_later
-    engine.check_integrity()
-    assert not engine.delete_output(output_ids[0])
-    for number, output in enumerate(outputs[1:], 1):
-        assert owners(drafted(engine, output[:5])) == {number}
-
-
-@pytest.mark.parametrize("num_later", [0, 1, 6], ids=["growing", "full", "sealed"])
-def test_other_outputs_keep_their_counts(num_later: int) -> None:
-    rng = np.random.default_rng(num_later)
-    engine, never = few_segments("suffixdecoding"), few_segments("suffixdecoding")
-    deleted = []
-    for step in range(num_later + 4):
-        output = random_output(rng, 30, 4)
-        if step % 2:
-            keep(never, output)
-            keep(engine, output)
-        else:
-            deleted.append(keep(engine, output))
-    for output_id in deleted:
-        assert engine.delete_output(output_id)
-        engine.check_integrity()
-    assert engine.stats().output_tokens == never.stats().output_tokens
-    for step in range(20):
-        for one in (engine, never):
-            one.open(f"{step}", random_output(np.random.default_rng(step), 6, 4))
-        assert as_bytes(engine.draft([f"{step}"])) == as_bytes(never.draft([f"{step}"]))
 
 
 def test_deletion_is_seen_by_requests_that_draft_on() -> None:
@@ -214,11 +174,3 @@ def test_nothing_deleted_comes_back_from_a_conversation(how: str) -> None:
     engine.open("turn 3", np.concatenate([history, answer[:4]]), "a")
     assert 0 not in owners(engine.draft(["turn 3"]).tokens[1:].tolist())
     engine.check_integrity()
-
-
-def test_a_namespace_can_be_filled_again_after_deletion() -> None:
-    engine = Engine()
-    keep(engine, ids(1, 2, 3), "a")
-    engine.delete_namespace("a")
-    keep(engine, ids(1, 2, 4), "a")
-    assert drafted(engine, ids(9, 1, 2), "a") == [4]

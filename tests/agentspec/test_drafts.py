@@ -17,6 +17,9 @@ from agentspec import ConfigError, DraftBatch, TreeBuffers, build_tree_arrays
 #        ├─ 2(52) ─── 7(57) ─── 9(59)
 #        └─ 5(55)
 TWELVE_NODES = (list(range(50, 62)), [-1, 0, 0, 1, 1, 0, 3, 2, 6, 7, 6, 8])
+FIELDS = ("tokens", "depths", "mask", "next_token", "next_sibling", "num_nodes")
+# All examples share these buffers, so that each finds what the previous one left there.
+BUFFERS = TreeBuffers(max_rows=4, max_width=15)
 
 
 @given(
@@ -45,8 +48,11 @@ def trees(draw: st.DrawFn) -> tuple[list[int], list[int]]:
 @given(rows=st.lists(trees(), max_size=4), spare=st.integers(0, 3))
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 def test_random_trees_match_the_definitions(rows: list[tuple[list[int], list[int]]], spare: int) -> None:
-    width = max([len(tokens) for tokens, _ in rows], default=1) + spare
-    arrays = build_tree_arrays(make_batch(rows), width)
+    batch, width = make_batch(rows), max([len(tokens) for tokens, _ in rows], default=1) + spare
+    arrays, reused = build_tree_arrays(batch, width), build_tree_arrays(batch, width, BUFFERS)
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(reused, name), getattr(arrays, name), err_msg=name, strict=True)
+    assert not rows or np.shares_memory(reused.tokens, BUFFERS.memory)
 
     assert arrays.tokens.shape == (len(rows), width)
     assert arrays.mask.shape == (len(rows), width, width)
@@ -79,7 +85,7 @@ def test_the_best_nodes_of_each_row_are_a_tree_of_their_own(
         make_batch([(tokens[: n + 1], parents[: n + 1]) for n, (tokens, parents) in zip(counts, rows, strict=True)]),
         width,
     )
-    for name in ("tokens", "depths", "mask", "next_token", "next_sibling", "num_nodes"):
+    for name in FIELDS:
         np.testing.assert_array_equal(getattr(cut, name), getattr(expected, name), err_msg=name)
 
 

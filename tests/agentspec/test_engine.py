@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_texts import as_bytes, by_counts, ids, keep, random_output
+from engine_texts import as_bytes, ids, keep, random_output
 from every import every
 
 import agentspec
@@ -26,22 +26,6 @@ from agentspec import (
     UnknownRequestError,
     _core,
 )
-
-# Drafts -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_template_of_other_outputs_goes_on_with_what_the_prompt_says() -> None:
-    engine = Engine(EngineConfig(estimates=by_counts()))
-    keep(engine, ids(6, 7, 8, 20, 21))
-    engine.open("a", ids(20, 30, 31, 32, 5, 6))
-    row = engine.draft(["a"]).row(0)
-    drafted_from = dict(zip(row.tokens[1:].tolist(), row.sources[1:].tolist(), strict=True))
-    assert drafted_from.items() >= dict.fromkeys((7, 8, 20, 21), Source.GLOBAL).items()
-    assert drafted_from.items() >= dict.fromkeys((30, 31, 32), Source.REQUEST).items()
-    # Both continuations follow token 20.
-    after = row.tokens[row.parents[np.isin(row.tokens, (21, 30))]]
-    assert after.tolist() == [20, 20]
-
 
 # Namespaces and budget --------------------------------------------------------------------------------------------
 
@@ -355,22 +339,3 @@ def test_importing_loads_no_heavy_module() -> None:
     code = "import sys, agentspec; print(*{m.partition('.')[0] for m in sys.modules} & {'torch', 'redis', 'sglang'})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
-
-
-def test_another_namespace_changes_not_a_byte() -> None:
-    rng = np.random.default_rng(1)
-    texts = [random_output(rng, 40, 4) for _ in range(12)]
-    alone, shared = Engine(), Engine()
-    for i, text in enumerate(texts):
-        for engine in (alone, shared):
-            engine.open(f"{i}", text[:20], "tenant-a")
-        shared.open("other", text[:20], "tenant-b")
-        shared.extend("other", text[10:])
-        shared.close("other")
-        names = [f"{j}" for j in range(i + 1) if alone.is_open(f"{j}")]
-        assert as_bytes(alone.draft(names)) == as_bytes(shared.draft(names))
-        for engine in (alone, shared):
-            engine.extend(f"{i}", text[20:])
-            if i % 2:
-                engine.close(f"{i}")
-    assert shared.stats().namespaces == 2

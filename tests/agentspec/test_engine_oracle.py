@@ -1,10 +1,11 @@
-"""The engine drafts what the brute-force oracle drafts, after whatever was done to it before."""
+"""The engine drafts what the brute-force oracle drafts, after whatever was done to it before; deleted outputs are as if
+they had never been."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from agentspec import DraftBatch, Engine, EngineConfig, Source
+from agentspec import DraftBatch, Engine, EngineConfig, Source, request_hash
 
 
 @dataclass
@@ -90,6 +91,22 @@ def expected_draft(
 
 
 NAMESPACES = ("", "tenant-a", "tenant-b")
+ADDED_BY = ("x", "y")
+"""The requests of outputs from elsewhere."""
+
+
+@dataclass
+class Kept:
+    """A finished output after the end of its prompt."""
+
+    namespace: str
+    tokens: list[int]
+    num_output_tokens: int
+    output_id: int
+    time: float = math.inf
+
+    def is_of(self, namespace: str, request_id: str) -> bool:
+        return self.namespace == namespace and self.output_id >> 32 == request_hash(request_id)
 
 
 class Model:
@@ -101,8 +118,8 @@ class Model:
         self.prompts: dict[str, list[int]] = {}
         self.texts: dict[str, list[int]] = {}
         self.namespaces: dict[str, str] = {}
-        self.kept: list[tuple[str, list[int]]] = []
-        self.num_output_tokens = 0
+        self.kept: list[Kept] = []
+        self.num_added = 0
 
     def open(self, request_id: str, prompt: list[int], namespace: str) -> None:
         self.engine.open(request_id, np.array(prompt, dtype=np.int32), namespace)
@@ -116,26 +133,36 @@ class Model:
         assert self.engine.num_tokens(request_id) == len(self.texts[request_id])
 
     def close(self, request_id: str, keep: bool, num_output_tokens: int | None) -> None:
-        self.engine.close(request_id, keep, num_output_tokens=num_output_tokens)
+        output_id = self.engine.close(request_id, keep, num_output_tokens=num_output_tokens)
         prompt = self.prompts.pop(request_id)
         output = self.texts.pop(request_id)[len(prompt) :][:num_output_tokens]
         namespace = self.namespaces.pop(request_id)
         if keep and output:
-            self.kept.append((namespace, [*self.tail(prompt), *output]))
-            self.num_output_tokens += len(output)
+            assert output_id is not None
+            self.kept.append(Kept(namespace, [*self.tail(prompt), *output], len(output), output_id))
         assert not self.engine.is_open(request_id)
+
+    def add(self, namespace: str, request_id: str, tail: list[int], output: list[int], time: int) -> None:
+        self.num_added += 1
+        output_id = request_hash(request_id) << 32 | self.num_added
+        tokens = np.array(tail + output, dtype=np.int32)
+        assert self.engine.add(namespace, output_id, tokens, num_prompt_tail=len(tail), time=time) == bool(output)
+        if output:
+            self.kept.append(Kept(namespace, [*self.tail(tail), *output], len(output), output_id, time))
 
     def tail(self, prompt: list[int]) -> list[int]:
         """The end of the prompt, which stands before the output in the global index."""
         return prompt[max(len(prompt) - self.config.prompt_tail, 0) :]
 
-    def clear(self) -> None:
-        self.engine.clear()
-        self.kept.clear()
-        self.num_output_tokens = 0
+    def forget(self, is_deleted: Callable[[Kept], bool]) -> int:
+        """Forgets outputs that the engine has deleted, and checks what it drafts; the number of these outputs."""
+        before = len(self.kept)
+        self.kept = [one for one in self.kept if not is_deleted(one)]
+        self.check_draft(sorted(self.texts), None)
+        return before - len(self.kept)
 
     def outputs(self, namespace: str) -> list[list[int]]:
-        return [output for name, output in self.kept if name == namespace]
+        return [one.tokens for one in self.kept if one.namespace == namespace]
 
     def check_draft(self, request_ids: list[str], max_tokens: list[int] | int | None) -> None:
         limits = np.array(max_tokens, dtype=np.int32) if isinstance(max_tokens, list) else max_tokens
@@ -151,8 +178,8 @@ class Model:
         stats = self.engine.stats()
         assert stats.open_requests == len(self.texts)
         assert stats.outputs == len(self.kept)
-        assert stats.output_tokens == self.num_output_tokens
-        assert stats.namespaces == len({name for name, _ in self.kept})
+        assert stats.output_tokens == sum(one.num_output_tokens for one in self.kept)
+        assert stats.namespaces == len({one.namespace for one in self.kept})
         assert stats.evicted_outputs == 0
 
 
@@ -222,10 +249,42 @@ class EngineMachine(RuleBasedStateMachine):
     def close(self, data: st.DataObject, keep: bool, cut: int | None) -> None:
         self.model.close(self.request_id(data), keep, cut)
 
+    @rule(
+        namespace=st.sampled_from(NAMESPACES),
+        request_id=st.sampled_from(ADDED_BY),
+        tail=st.lists(st.integers(0, 3), max_size=4),
+        output=st.just([]) | texts,
+        time=st.integers(0, 3),
+    )
+    def add(self, namespace: str, request_id: str, tail: list[int], output: list[int], time: int) -> None:
+        self.model.add(namespace, request_id, tail, output, time)
+
+    @precondition(lambda self: self.model.kept)
+    @rule(data=st.data())
+    def delete_output(self, data: st.DataObject) -> None:
+        deleted = data.draw(st.sampled_from(self.model.kept)).output_id
+        assert self.model.engine.delete_output(deleted)
+        assert self.model.forget(lambda one: one.output_id == deleted) == 1
+        assert not self.model.engine.delete_output(deleted)
+
+    @rule(namespace=st.sampled_from(NAMESPACES), request_id=st.sampled_from(ADDED_BY), before=st.integers(0, 4))
+    def delete_some(self, namespace: str, request_id: str, before: int) -> None:
+        found = self.model.engine.delete_request(namespace, request_id)
+        assert found == self.model.forget(lambda one: one.is_of(namespace, request_id))
+        found = self.model.engine.expire(namespace, before)
+        assert found == self.model.forget(lambda one: one.namespace == namespace and one.time < before)
+
+    @precondition(lambda self: len(self.model.kept) > 3)
+    @rule(namespace=st.sampled_from(NAMESPACES))
+    def delete_namespace(self, namespace: str) -> None:
+        found = self.model.engine.delete_namespace(namespace)
+        assert found == bool(self.model.forget(lambda one: one.namespace == namespace))
+
     @precondition(lambda self: len(self.model.kept) > 3)
     @rule()
     def clear(self) -> None:
-        self.model.clear()
+        self.model.engine.clear()
+        self.model.forget(lambda one: True)
 
     @invariant()
     def stats_agree(self) -> None:
@@ -300,7 +359,7 @@ def test_drafts_follow_what_eviction_left() -> None:
             assert stats.global_bytes <= budget_bytes
             assert 0 < stats.outputs == step + 1 - stats.evicted_outputs
             model.kept = model.kept[-stats.outputs :]
-            assert stats.output_tokens == sum(len(output) for _, output in model.kept)
+            assert stats.output_tokens == sum(one.num_output_tokens for one in model.kept)
             model.extend("watcher", [rng.randrange(4)])
             model.check_draft(["watcher"], None)
         assert stats.evicted_outputs > 10

@@ -10,7 +10,6 @@ from engine_texts import as_bytes, ids, keep, random_output
 
 from agentspec import ConfigError, Engine, EngineConfig
 
-OTHERS = 3  # number of outputs that stay, in each half of a run
 LONG = 300_000  # number of tokens of a prompt whose indexing makes outputs wait
 
 
@@ -35,27 +34,6 @@ def found(engine: Engine, numbers: range | list[int], namespace: str = "a") -> l
     return result
 
 
-@pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize("max_growing_tokens", [64, 8192], ids=["sealed", "growing"])
-def test_what_is_older_goes_and_the_rest_stays(max_growing_tokens: int, background: bool) -> None:
-    engine = Engine(EngineConfig(max_growing_tokens=max_growing_tokens, background=background))
-    for number in range(30):
-        add(engine, number, request=1, time=number, namespace="ab"[number % 2])
-    engine.flush()
-    assert engine.expire("a", 0) == 0
-    assert engine.expire("a", 11) == 6
-    assert engine.expire("a", 11) == 0
-    assert engine.expire("none", 11) == 0
-    engine.flush()
-    engine.check_integrity()
-    assert found(engine, range(0, 30, 2)) == list(range(12, 30, 2))
-    assert found(engine, range(1, 30, 2), "b") == list(range(1, 30, 2))
-    bytes_before = engine.stats().global_bytes
-    assert engine.expire("a", 2**63 - 1) == 9
-    assert [stats.name for stats in engine.namespaces()] == ["b"]
-    assert engine.stats().global_bytes < bytes_before
-
-
 @pytest.mark.parametrize("how", ["request", "expire"])
 def test_what_waits_goes_too(how: str) -> None:
     engine = Engine(EngineConfig(background=True))
@@ -76,21 +54,6 @@ def test_what_waits_goes_too(how: str) -> None:
     engine.check_integrity()
     expected = list(range(8)) if how == "request" else [5, 7, 50]
     assert found(engine, [*range(8), 50]) == expected
-
-
-def test_all_outputs_of_a_request_go() -> None:
-    engine = Engine(EngineConfig(max_growing_tokens=64))
-    for number in range(20):
-        for namespace in ("a", "b"):
-            engine.open(f"{number % 5}", ids(7), namespace)
-            engine.extend(f"{number % 5}", text_of(number))
-            engine.close(f"{number % 5}")
-    assert engine.delete_request("a", "3") == 4
-    assert engine.delete_request("a", "3") == 0
-    assert engine.delete_request("none", "3") == 0
-    assert found(engine, range(20)) == [number for number in range(20) if number % 5 != 3]
-    assert found(engine, range(20), "b") == list(range(20))
-    engine.check_integrity()
 
 
 def test_drafts_are_as_if_the_deleted_had_never_been() -> None:

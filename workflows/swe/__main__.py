@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 from agentspec.errors import AgentspecError, ConfigError
+from agentspec.record_file import write_json
 from agentspec.workflows.swe.agents.agent_config import AGENTS, agent_config, write_config
 from agentspec.workflows.swe.agents.agent_process import agent_python
 from agentspec.workflows.swe.endpoint import Endpoint
@@ -23,6 +24,7 @@ from agentspec.workflows.swe.tasks import SPLITS, draw_tasks, read_tasks, write_
 from agentspec.workflows.swe.unit_tests import check_task
 from agentspec.workflows.swe.workspace import default_workspace
 
+T = TypeVar("T")
 _SOLVER_NOTE = "The answers are the reference solver's, which knows each fix: they say nothing about any model."
 
 
@@ -61,29 +63,26 @@ def _parser() -> argparse.ArgumentParser:
     tasks.add_argument("--count", type=int, default=8, help="how many tasks (%(default)s)")
 
     run = commands.add_parser("run", help="let an agent work on tasks; their tests decide")
-    run.add_argument("--tasks", type=Path, required=True, metavar="FOLDER", help="what `tasks` wrote")
-    run.add_argument("--split", default="all", help=f"all, or one of {', '.join(SPLITS)} (%(default)s)")
-    run.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N tasks")
-    run.add_argument("--limit", type=int, metavar="N", help="work on at most N tasks")
-    run.add_argument("--agent", default=AGENTS[0], help=f"one of {', '.join(AGENTS)} (%(default)s)")
-    run.add_argument("--reference-solver", action="store_true", help="answer by the reference solver, without a server")
+    add = run.add_argument
+    add("--tasks", type=Path, required=True, metavar="FOLDER", help="what `tasks` wrote")
+    add("--split", default="all", help=f"all, or one of {', '.join(SPLITS)} (%(default)s)")
+    add("--skip", type=int, default=0, metavar="N", help="leave out the first N tasks")
+    add("--limit", type=int, metavar="N", help="work on at most N tasks")
+    add("--agent", default=AGENTS[0], help=f"one of {', '.join(AGENTS)} (%(default)s)")
+    add("--reference-solver", action="store_true", help="answer by the reference solver, without a server")
     _add_endpoint(run, required=False)
-    run.add_argument("--tenants-by", default="none", help=f"one of {', '.join(TENANTS_BY)} (%(default)s)")
-    run.add_argument("--concurrency", type=int, default=1, help="tasks at a time (%(default)s)")
-    run.add_argument("--step-limit", type=int, default=40, help="model calls a task (%(default)s)")
-    run.add_argument("--time-limit", type=int, default=1800, help="seconds a task (%(default)s)")
-    run.add_argument("--command-timeout", type=int, default=60, help="seconds a command of the agent (%(default)s)")
-    run.add_argument("--test-timeout", type=float, default=60.0, help="seconds a run of tests (%(default)s)")
-    run.add_argument(
-        "--trajectories",
-        type=Path,
-        metavar="FOLDER",
-        help="keep trajectories and results there; a run goes on where it was",
-    )
-    run.add_argument("--traces", type=Path, metavar="FILE", help="write the conversations, one JSON object a line")
-    run.add_argument("--workspace", type=Path, default=default_workspace(), help="where agents work (%(default)s)")
-    run.add_argument("--agent-python", default="", help="the interpreter that has the agent")
-    run.add_argument("--json", type=Path, metavar="FILE", help="write results and summary")
+    add("--tenants-by", default="none", help=f"one of {', '.join(TENANTS_BY)} (%(default)s)")
+    add("--concurrency", type=int, default=1, help="tasks at a time (%(default)s)")
+    add("--step-limit", type=int, default=40, help="model calls a task (%(default)s)")
+    add("--time-limit", dest="time_limit_s", type=int, default=1800, help="seconds a task (%(default)s)")
+    add("--command-timeout", dest="command_timeout_s", type=int, default=60, help="seconds a command (%(default)s)")
+    add("--test-timeout", dest="test_timeout_s", type=float, default=60.0, help="seconds a run of tests (%(default)s)")
+    kept = "keep trajectories and results there; a run goes on where it was"
+    add("--trajectories", type=Path, metavar="FOLDER", help=kept)
+    add("--traces", type=Path, metavar="FILE", help="write the conversations, one JSON object a line")
+    add("--workspace", type=Path, default=default_workspace(), help="where agents work (%(default)s)")
+    add("--agent-python", default="", help="the interpreter that has the agent")
+    add("--json", type=Path, metavar="FILE", help="write results and summary")
 
     solver = commands.add_parser("solver", help="serve the reference solver's answers over the OpenAI API")
     solver.add_argument("--tasks", type=Path, required=True, metavar="FOLDER", help="what `tasks` wrote")
@@ -92,35 +91,25 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_endpoint(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    parser.add_argument("--base-url", required=required, default="", help="such as http://host:30000/v1")
-    parser.add_argument("--model", required=required, default="", help="the name under which it is served")
-    parser.add_argument(
-        "--api-key", default="EMPTY", help='"" leaves it out: clients read OPENAI_API_KEY (%(default)s)'
-    )
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
-    parser.add_argument("--max-tokens", type=int, default=0, help="of one answer; 0: the server's limit (%(default)s)")
-    parser.add_argument("--request-timeout", type=int, default=600, help="seconds a call (%(default)s)")
-    parser.add_argument("--retries", type=int, default=2, help="further attempts after a failed call (%(default)s)")
-    parser.add_argument("--tenant", default="", help="cache_salt of every request: whose drafts and cache it may use")
-    parser.add_argument("--tool-calls", action="store_true", help="the server parses tool calls of this model")
+    add = parser.add_argument
+    add("--base-url", required=required, default="", help="such as http://host:30000/v1")
+    add("--model", required=required, default="", help="the name under which it is served")
+    add("--api-key", default="EMPTY", help='"" leaves it out: clients read OPENAI_API_KEY (%(default)s)')
+    add("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
+    add("--max-tokens", type=int, default=0, help="of one answer; 0: the server's limit (%(default)s)")
+    add("--request-timeout", dest="timeout_s", type=int, default=600, help="seconds a call (%(default)s)")
+    add("--retries", type=int, default=2, help="further attempts after a failed call (%(default)s)")
+    add("--tenant", default="", help="cache_salt of every request: whose drafts and cache it may use")
+    add("--tool-calls", action="store_true", help="the server parses tool calls of this model")
 
 
-def _endpoint(args: argparse.Namespace) -> Endpoint:
-    return Endpoint(
-        base_url=args.base_url,
-        model=args.model,
-        api_key=args.api_key,
-        temperature=args.temperature,
-        max_tokens=args.max_tokens,
-        timeout_s=args.request_timeout,
-        retries=args.retries,
-        tenant=args.tenant,
-        tool_calls=args.tool_calls,
-    )
+def _made(kind: type[T], args: argparse.Namespace) -> T:
+    """A dataclass of the arguments that have its fields' names."""
+    return kind(**{field.name: getattr(args, field.name) for field in fields(kind)})  # type: ignore[arg-type]
 
 
 def _config(args: argparse.Namespace) -> int:
-    text = agent_config(args.agent, _endpoint(args), step_limit=args.step_limit, log_folder=args.log_folder)
+    text = agent_config(args.agent, _made(Endpoint, args), step_limit=args.step_limit, log_folder=args.log_folder)
     write_config(args.out, text)
     print(f"wrote {args.out}")
     return 0
@@ -140,15 +129,7 @@ def _tasks(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    config = RunConfig(
-        agent=args.agent,
-        concurrency=args.concurrency,
-        step_limit=args.step_limit,
-        time_limit_s=args.time_limit,
-        command_timeout_s=args.command_timeout,
-        test_timeout_s=args.test_timeout,
-        tenants_by=args.tenants_by,
-    )
+    config = _made(RunConfig, args)
     if args.skip < 0 or (args.limit is not None and args.limit < 1):
         raise ConfigError(f"--skip must be at least 0 and --limit at least 1, got {args.skip} and {args.limit}")
     tasks = read_tasks(args.tasks, args.split)[args.skip :][: args.limit]
@@ -157,7 +138,7 @@ def _run(args: argparse.Namespace) -> int:
     with SolverServer(tasks) if args.reference_solver else nullcontext() as solver:
         if solver is not None:
             args.base_url, args.model = solver.base_url, NAME
-        endpoint = _endpoint(args)
+        endpoint = _made(Endpoint, args)
         answered_by = NAME if endpoint.model == NAME else "model"
         run = run_tasks(
             tasks,
@@ -171,8 +152,9 @@ def _run(args: argparse.Namespace) -> int:
             progress=print_progress,
         )
     figures = run.summary()
-    if args.json is not None:
-        document = {
+    write_json(
+        args.json,
+        {
             "answered_by": answered_by,
             "note": _SOLVER_NOTE if answered_by == NAME else "",
             "endpoint": {key: value for key, value in asdict(replace(endpoint, api_key="")).items() if value != ""},
@@ -180,11 +162,8 @@ def _run(args: argparse.Namespace) -> int:
             "resumed": run.resumed,
             "summary": figures,
             "tasks": [asdict(result) for result in run.results],
-        }
-        try:
-            args.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"cannot write {args.json}: {error}") from error
+        },
+    )
     if answered_by == NAME:
         print(_SOLVER_NOTE)
     print(", ".join(f"{outcome} {figures[outcome]}" for outcome in OUTCOMES) + f" of {figures['tasks']} tasks")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from agentspec.errors import ConfigError
+from agentspec.record_file import RecordFile, check_settings
 
 Outcome = Literal["resolved", "unresolved", "error"]
 OUTCOMES: tuple[Outcome, ...] = ("resolved", "unresolved", "error")
@@ -74,60 +74,20 @@ class RunFolder:
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder = folder
-        self._results = folder / ".results.jsonl"
-        stated = json.dumps(dict(settings), indent=2, sort_keys=True) + "\n"
-        path = folder / ".settings.json"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if path.exists():
-                self._compare(json.loads(path.read_text(encoding="utf-8")), json.loads(stated))
-            else:
-                path.write_text(stated, encoding="utf-8")
-        except (OSError, ValueError) as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"cannot use the folder of trajectories {folder}: {error}") from error
-
-    def _compare(self, before: dict[str, Any], now: dict[str, Any]) -> None:
-        different = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
-        if different:
-            key = different[0]
-            raise ConfigError(
-                f"{self.folder} holds a run with other settings ({key} was {before.get(key)!r}, now {now.get(key)!r}); "
-                "choose another --trajectories, or delete it"
-            )
+        self._results = RecordFile(folder / ".results.jsonl")
+        check_settings(folder / ".settings.json", settings, "--trajectories")
 
     def trajectory(self, task_id: str) -> Path:
         return self.folder / task_id / f"{task_id}.traj.json"
 
     def done(self) -> dict[str, TaskResult]:
-        """Results so far by task, without those that ended in errors. Incomplete lines are skipped."""
-        names = {field.name for field in fields(TaskResult)}
-        found: dict[str, TaskResult] = {}
-        if not self._results.exists():
-            return found
-        for line in self._results.read_text(encoding="utf-8").splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict) and record.keys() == names:
-                found[record["id"]] = TaskResult(**record)
+        """Results so far by task, the latest of each, without those that ended in errors."""
+        found = {result.id: result for result in self._results.read(lambda record: TaskResult(**record))}
         return {name: result for name, result in found.items() if result.outcome != "error"}
 
     def add(self, result: TaskResult) -> None:
-        """Stores a result durably, even if the machine stops right after the call."""
-        with self._results.open("a+b") as file:
-            # After an incomplete line, the result begins on a new line.
-            file.seek(0, os.SEEK_END)
-            if file.tell():
-                file.seek(-1, os.SEEK_END)
-                whole = file.read(1) == b"\n"
-            else:
-                whole = True
-            file.write((b"" if whole else b"\n") + json.dumps(asdict(result)).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Stores a result durably."""
+        self._results.append(asdict(result))
 
     def write_traces(self, path: Path, task_ids: Sequence[str], run: str, model: str) -> None:
         """Writes the conversations, one task per line, to a file that `agentspec replay` and `tune` read, without

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import sqlite3
 import sys
@@ -23,11 +22,12 @@ from typing import Any
 from agentspec.environment import describe
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.progress import Progress
+from agentspec.record_file import RecordFile, write_json
 from agentspec.workflows.text_to_sql.agents.client import OpenAIChat, SamplingModel
 from agentspec.workflows.text_to_sql.agents.workflow import WorkflowConfig
 from agentspec.workflows.text_to_sql.generated.reference import ForcedChat, ReferenceConfig, ReferenceModel
 from agentspec.workflows.text_to_sql.options import arguments_parser, check_options
-from agentspec.workflows.text_to_sql.records import Record, RecordFile
+from agentspec.workflows.text_to_sql.records import Record, resumed
 from agentspec.workflows.text_to_sql.run import recorded_config, run_tasks
 from agentspec.workflows.text_to_sql.sets.published import read_set
 from agentspec.workflows.text_to_sql.sql.hardness import hardness
@@ -72,9 +72,7 @@ def run(options: argparse.Namespace) -> int:
         records = asyncio.run(_answer(options, tasks, databases, config, reference))
     summary = summary_of(records)
     print(table(summary))
-    if options.json:
-        report = {**_context(options, config, asked), **summary}
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(options.json, {**_context(options, config, asked), **summary})
     return 1 if summary["outcomes"]["error"] else 0
 
 
@@ -124,7 +122,7 @@ async def _answer(
 ) -> list[Record]:
     name = _run_name(options)
     file = RecordFile(options.out) if options.out else None
-    kept = file.resume(name, recorded_config(config, _scorer(options))) if file else {}
+    kept = resumed(file, name, recorded_config(config, _scorer(options))) if file else {}
     left = [task for task in tasks if not _is_kept(task, kept)]
     if kept:
         print(f"{len(tasks) - len(left)} of {len(tasks)} questions were answered before", file=sys.stderr)

@@ -11,13 +11,11 @@ those without a call in progress. `verify_steps` is 0 unless the server tells it
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
+from agentspec.record_file import RecordFile
 from agentspec.workflows.text_to_sql.agents.transcript import Transcript
 from agentspec.workflows.text_to_sql.sql.score import OUTCOMES
 from agentspec.workflows.text_to_sql.tasks import Task
@@ -79,54 +77,20 @@ def record_of(
     }
 
 
-class RecordFile:
-    """Appends records to a file as questions end, and resumes from the records of an earlier run."""
+def resumed(file: RecordFile, run: str, config: Mapping[str, Any]) -> dict[str, Record]:
+    """The records of an earlier run by session. Those of failed questions are removed from the file, so that these are
+    asked again. Raises ConfigError if it is no file of records, or they are of another model or configuration."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def of_this_run(record: Record) -> Record:
+        if (record["run"], record["config"]) != (run, dict(config)):
+            raise ConfigError(
+                f"{file.path.name} was recorded with {record['run']} and {record['config']}, this run is {run} with "
+                f"{dict(config)}; name another file"
+            )
+        return record
 
-    def resume(self, run: str, config: Mapping[str, Any]) -> dict[str, Record]:
-        """The valid records by session.
-
-        Records of failed questions are dropped, so that these are asked again. An incomplete last line of an earlier
-        run is dropped, too. Raises ConfigError if the file cannot be read, is not a file of records, or holds records
-        of another model or configuration.
-        """
-        if not self._path.exists():
-            return {}
-        kept: dict[str, Record] = {}
-        try:
-            lines = self._path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot resume from {self._path}: {error}") from error
-        for number, line in enumerate(lines, 1):
-            try:
-                record = json.loads(line)
-                session, same = record["session"], (record["run"], record["config"]) == (run, dict(config))
-            except (ValueError, KeyError, TypeError):
-                if number == len(lines):
-                    break
-                raise ConfigError(
-                    f"{self._path.name}:{number} is no record of this workflow; name another file"
-                ) from None
-            if not same:
-                raise ConfigError(
-                    f"{self._path.name}:{number} was recorded with {record['run']} and {record['config']}, this run is "
-                    f"{run} with {dict(config)}; name another file"
-                )
-            if record["outcome"] != "error":
-                kept[session] = record
-        # A file beside it is written and renamed, so that an interruption leaves either the old or the new file.
-        beside = self._path.with_name(self._path.name + ".part")
-        beside.write_text("".join(map(_line, kept.values())), encoding="utf-8")
-        os.replace(beside, self._path)
-        return kept
-
-    def append(self, record: Record) -> None:
-        """Write one record and flush it."""
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(_line(record))
-
-
-def _line(record: Record) -> str:
-    return json.dumps(record, ensure_ascii=False) + "\n"
+    found = file.read(of_this_run)
+    kept = {record["session"]: record for record in found if record["outcome"] != "error"}
+    if len(kept) < len(found):
+        file.keep(kept.values())
+    return kept

@@ -64,25 +64,25 @@ class Tokenizer:
         return self._decode((tokens - self._offset).tolist())
 
 
-def load_tokenizer(path: Path | None = None) -> Tokenizer:
-    """Loads a tokenizer from a file; None: the newest tekken that the installed mistral_common has. Raises ConfigError
-    if there is no such file, its kind is unknown, or the package that reads it is missing."""
-    path = default_tokenizer_path() if path is None else path
+def load_tokenizer(name: str | Path | None = None) -> Tokenizer:
+    """Loads the tokenizer that tokenizer_path() finds. Raises ConfigError if there is none, its kind is unknown, or the
+    package that reads it is missing."""
+    path = tokenizer_path(name)
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"the tokenizer must be {_KINDS}, but {path} cannot be read: {error.strerror}") from error
-    name = f"{path.name} {hashlib.sha256(data).hexdigest()[:12]}"
+    label = f"{path.name} {hashlib.sha256(data).hexdigest()[:12]}"
     if path.suffix == ".tiktoken":
-        return _load_tiktoken(path, name, data)
+        return _load_tiktoken(path, label, data)
     try:
         content = json.loads(data)
     except ValueError as error:
         raise ConfigError(f"the tokenizer must be {_KINDS}, but {path} is no JSON: {error}") from error
     if isinstance(content, dict) and isinstance(content.get("vocab"), list) and "config" in content:
-        return _load_tekken(path, name, content)
+        return _load_tekken(path, label, content)
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
-        return _load_hugging_face(name, data)
+        return _load_hugging_face(label, data)
     raise ConfigError(f"the tokenizer must be {_KINDS}, but {path} is another JSON; pass the tokenizer's own file")
 
 
@@ -162,26 +162,24 @@ def _load_hugging_face(name: str, data: bytes) -> Tokenizer:
     return Tokenizer(name, vocab_size, end, encode, 0, decode)
 
 
-def find_tokenizer(name: str | None) -> Tokenizer:
-    """Loads the tokenizer of a file, of the folder of a served model, or of an installed package; None stands for
-    mistral_common. Raises ConfigError if there is none of that name, or it cannot be read."""
+def tokenizer_path(name: str | Path | None) -> Path:
+    """The tokenizer's file: `name` is it, the folder of a served model, or an installed package that has one; None: the
+    newest tekken of mistral_common. Raises ConfigError if there is none."""
     if name is None:
-        return load_tokenizer(default_tokenizer_path())
-    if Path(name).exists():
-        file = tokenizer_file(name)
-        if file is None:
-            raise ConfigError(
-                f"a model's folder must have a tokenizer.json, tekken.json or .tiktoken file, got {name}; "
-                "pass the tokenizer's own file"
-            )
-        return load_tokenizer(file)
-    file = _file_in_package(name)
+        return default_tokenizer_path()
+    file = tokenizer_file(name)
+    if file is None and Path(name).is_dir():
+        raise ConfigError(
+            f"a model's folder must have a tokenizer.json, tekken.json or .tiktoken file, got {name}; "
+            "pass the tokenizer's own file"
+        )
+    file = file or _file_in_package(str(name))
     if file is None:
         raise ConfigError(
-            f"--tokenizer must be a file, a model's folder or an installed package with a tokenizer in it, got {name!r}; "
+            f"--tokenizer must be a file, a model's folder or an installed package with a tokenizer in it, got {str(name)!r}; "
             "give the path of the served model's tokenizer.json"
         )
-    return load_tokenizer(file)
+    return file
 
 
 def _file_in_package(name: str) -> Path | None:

@@ -3,8 +3,7 @@
 report_facts(paths, tokenizer, config) ─> facts, a dictionary ─> summary(), page()
 """
 
-from agentspec.analysis.replay.tokenizer import find_tokenizer
 from agentspec.analysis.report.facts import ReportConfig, report_facts
 from agentspec.analysis.report.summary import summary
 
-__all__ = ["ReportConfig", "find_tokenizer", "report_facts", "summary"]
+__all__ = ["ReportConfig", "report_facts", "summary"]

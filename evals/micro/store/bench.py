@@ -127,10 +127,8 @@ def choose(found: Sequence[Case], names: Sequence[str]) -> list[Case]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = Options(parser)
-    case = (
-        "measure the row NAME, or all rows with this prefix, and rows of the same work; may be repeated (default: all)"
-    )
-    options.add("--case", action="append", default=[], metavar="NAME", help=case)
+    case = "measure the row NAME, or all rows with this prefix, and rows of the same work (default: all)"
+    options.choices("--case", (), case)
     options.number("--seconds", 60.0, "duration of the load")
     texts = "recorded calls to take texts from, as in agentspec replay (default: the shipped text-to-SQL work)"
     options.add("--tokens", nargs="+", default=[], metavar="TRACE", help=texts)
@@ -151,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--seconds must be above 0, got {args.seconds:g}")
     if len(parse_sizes(args.size)) != 1:
         raise ConfigError(f"--size must be one number of tokens, such as 10m, got {args.size!r}")
-    chosen = choose(cases(args.size), args.case)
+    chosen = choose(cases(args.size), args.case or [])
     bench = Bench(traces=args.tokens, tokenizer_path=args.tokenizer, seconds=args.seconds, size=args.size)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as temporary:

@@ -9,7 +9,6 @@ what else the machine does.
 
 from __future__ import annotations
 
-import multiprocessing
 import resource
 import threading
 import time
@@ -23,7 +22,7 @@ import numpy as np
 
 from agentspec.config import EngineConfig
 from agentspec.engine import Engine, request_hash
-from agentspec.errors import StoreError
+from agentspec.evals.micro.store.processes import START_SECONDS, processes
 from agentspec.evals.micro.store.replica import NAMESPACE, NEVER, Replica, empty_store
 from agentspec.evals.micro.store.rows import Row
 from agentspec.evals.micro.texts import Tokens
@@ -32,7 +31,6 @@ from agentspec.store.config import SharingConfig
 CPU_ROWS = ("share_cpu_us", "share_cpu_us_two_replicas")
 OUTPUTS_PER_SECOND, OUTPUT_TOKENS = 25, 120
 _TAIL = 16
-_START_SECONDS = 120.0
 # Longest time after the last output in which those of the other replica arrive.
 _PATIENCE = 20.0
 
@@ -65,27 +63,8 @@ def cpu_rows(kind: str, text: Tokens, seconds: float, folder: Path) -> Iterator[
 
 
 def _run(url: str, text: Path, seconds: float, number: int) -> list[dict[str, Any]]:
-    context = multiprocessing.get_context("spawn")
-    together = context.Barrier(number)
-    pipes = [context.Pipe(duplex=False) for _ in range(number)]
-    processes = [
-        context.Process(target=_replicate, args=(url, text, seconds, each, together, pipes[each][1]))
-        for each in range(number)
-    ]
-    for process, (_, theirs) in zip(processes, pipes, strict=True):
-        process.start()
-        # Closed here, so that the end of a process without an answer is noticed.
-        theirs.close()
-    try:
-        return [ours.recv() for ours, _ in pipes]
-    except EOFError:
-        raise StoreError(f"a process that shares {url} ended; its error is above") from None
-    finally:
-        together.abort()
-        for process in processes:
-            process.join(_START_SECONDS)
-            process.kill()
-            process.join()
+    with processes(*((_replicate, (url, text, seconds, each)) for each in range(number))) as replicas:
+        return [replica.recv() for replica in replicas]
 
 
 def _replicate(url: str, text_path: Path, seconds: float, number: int, together: Barrier, parent: Connection) -> None:
@@ -95,7 +74,7 @@ def _replicate(url: str, text_path: Path, seconds: float, number: int, together:
     publishing = 0.0
     with Replica(url, Engine(EngineConfig(background=True)), SharingConfig(keep_seconds=NEVER)) as replica:
         threads = [each for each in threading.enumerate() if each.name.startswith("agentspec-store")]
-        together.wait(_START_SECONDS)
+        together.wait(START_SECONDS)
         before = [_cpu(each) for each in threads]
         begun = time.monotonic()
         for i, start in enumerate(starts):

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import re
 import tempfile
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from agentspec.config import EngineConfig
 from agentspec.engine import Engine, request_hash
 from agentspec.environment import describe
-from agentspec.errors import StoreError
 from agentspec.evals.files import write_json
 from agentspec.evals.micro.engine import parse_sizes
+from agentspec.evals.micro.store.processes import processes
 from agentspec.evals.micro.store.replica import CODEC, KINDS, SCOPE, Replica, empty_store
 from agentspec.progress import Progress
 from agentspec.store.namespaces import namespace_id
@@ -81,7 +81,7 @@ def _resident() -> dict[str, int]:
     return {name: int(re.findall(rf"{name}:\s+(\d+) kB", status)[0]) << 10 for name in ("VmRSS", "VmHWM")}
 
 
-def _serve(url: str, budget_bytes: int, num_namespaces: int, answer: Connection) -> None:
+def _serve(url: str, budget_bytes: int, num_namespaces: int, _together: Barrier, parent: Connection) -> None:
     engine = Engine(EngineConfig(background=True, budget_bytes=budget_bytes, conversation_bytes=0))
     before = _resident()["VmRSS"]
     begun = time.perf_counter()
@@ -89,7 +89,7 @@ def _serve(url: str, budget_bytes: int, num_namespaces: int, answer: Connection)
         engine.flush()
         seconds = time.perf_counter() - begun
         resident, stats = _resident(), engine.stats()
-        answer.send(
+        parent.send(
             {
                 "load_s": round(seconds, 2),
                 "loaded_outputs": stats.outputs,
@@ -151,18 +151,10 @@ def _measured(kind: str, url: str, tokens: int, num_namespaces: int, budgets: li
         "store_bytes": used,
         "fill_s": round(time.perf_counter() - begun, 2),
     }
-    context = multiprocessing.get_context("spawn")
     for budget in budgets:
-        receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_serve, args=(url, budget, num_namespaces, sender))
-        process.start()
-        sender.close()
-        try:
-            yield {**common, "budget_bytes": budget, **receiver.recv()}
-        except EOFError:
-            raise StoreError(f"the process that was to load {url} ended; its error is above") from None
-        finally:
-            process.join()
+        with processes((_serve, (url, budget, num_namespaces))) as (server,):
+            figures = server.recv()
+        yield {**common, "budget_bytes": budget, **figures}
 
 
 def main() -> None:

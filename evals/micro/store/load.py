@@ -10,7 +10,6 @@ machine with one clock.
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from agentspec.config import EngineConfig
 from agentspec.engine import Engine, TokenArray, request_hash
 from agentspec.errors import StoreError
+from agentspec.evals.micro.store.processes import START_SECONDS, processes
 from agentspec.evals.micro.store.replica import NAMESPACE, NEVER, SCOPE, Replica, empty_store, stored_bytes
 from agentspec.evals.micro.store.rows import Row
 from agentspec.evals.micro.texts import Tokens
@@ -41,7 +41,6 @@ _TAIL = 16
 _LOOK_SECONDS = 0.005
 # The follower stops waiting for missing outputs this long after the last arrival.
 _PATIENCE = 20.0
-_START_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,37 +117,15 @@ def load_rows(kind: str, text: Tokens, seconds: float, folder: Path) -> Iterator
 
 
 def _run(url: str, text: Path, seconds: float, label: str) -> tuple[list[_Written], _Followed]:
-    context = multiprocessing.get_context("spawn")
-    together = context.Barrier(NUM_WRITERS + 1)
-    pipes = [context.Pipe() for _ in range(NUM_WRITERS + 1)]
-    ours = [ends[0] for ends in pipes]
     rate = OUTPUTS_PER_SECOND / NUM_WRITERS
-    writers = [
-        context.Process(target=_write, args=(url, text, number, rate, seconds, together, pipes[number][1]))
-        for number in range(NUM_WRITERS)
-    ]
-    follower = context.Process(target=_follow, args=(url, together, pipes[-1][1]))
-    processes = [*writers, follower]
-    for process, (_, theirs) in zip(processes, pipes, strict=True):
-        process.start()
-        # Closed here, so that the end of a process without an answer is noticed.
-        theirs.close()
-    try:
-        with Progress(label, round(seconds)) as progress:
-            begun = time.monotonic()
-            while not all(writer.poll(0.2) for writer in ours[:-1]):
-                progress.update(round(min(time.monotonic() - begun, seconds)), "s")
-            written: list[_Written] = [writer.recv() for writer in ours[:-1]]
-            ours[-1].send(sum(len(writer.output_ids) for writer in written))
-            followed: _Followed = ours[-1].recv()
-    except EOFError:
-        raise StoreError(f"a process that shares {url} ended; its error is above") from None
-    finally:
-        together.abort()
-        for process in processes:
-            process.join(_PATIENCE)
-            process.kill()
-            process.join()
+    writing = [(_write, (url, text, number, rate, seconds)) for number in range(NUM_WRITERS)]
+    with processes(*writing, (_follow, (url,))) as (*writers, follower), Progress(label, round(seconds)) as progress:
+        begun = time.monotonic()
+        while not all(writer.poll(0.2) for writer in writers):
+            progress.update(round(min(time.monotonic() - begun, seconds)), "s")
+        written: list[_Written] = [writer.recv() for writer in writers]
+        follower.send(sum(len(writer.output_ids) for writer in written))
+        followed: _Followed = follower.recv()
     return written, followed
 
 
@@ -167,7 +144,7 @@ def _write(
     output_ids, finished = [], []
     config = SharingConfig(keep_seconds=NEVER)
     with Replica(url, _Sender(EngineConfig(budget_bytes=0)), config) as replica:
-        together.wait(_START_SECONDS)
+        together.wait(START_SECONDS)
         begun = time.monotonic()
         for i, start in enumerate(starts):
             # Writers take turns.
@@ -214,7 +191,7 @@ def _follow(url: str, together: Barrier, parent: Connection) -> None:
     most_waiting = 0
     expected: int | None = None
     with Replica(url, engine, SharingConfig()) as replica:
-        together.wait(_START_SECONDS)
+        together.wait(START_SECONDS)
         latest = time.monotonic()
         # `expected` is sent when all writers have flushed.
         while expected is None or (len(indexed) < expected and time.monotonic() < latest + _PATIENCE):

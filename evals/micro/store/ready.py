@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from agentspec.config import EngineConfig
 from agentspec.engine import Engine
 from agentspec.errors import StoreError
+from agentspec.evals.micro.store.processes import processes
 from agentspec.evals.micro.store.replica import NAMESPACE, SCOPE, Replica, drop_snapshot, empty_store, stored_bytes
 from agentspec.evals.micro.store.rows import Row
 from agentspec.evals.micro.texts import Tokens
@@ -92,21 +93,12 @@ def _probes(outputs: Sequence[Tokens]) -> list[Tokens]:
 
 
 def _start_elsewhere(url: str, probes: Sequence[Tokens]) -> _Started:
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_start, args=(url, list(probes), sender))
-    process.start()
-    sender.close()
-    try:
-        started: _Started = receiver.recv()
-    except EOFError:
-        raise StoreError(f"the process that was to load {url} ended; its error is above") from None
-    finally:
-        process.join()
+    with processes((_start, (url, list(probes)))) as (other,):
+        started: _Started = other.recv()
     return started
 
 
-def _start(url: str, probes: Sequence[Tokens], result: Connection) -> None:
+def _start(url: str, probes: Sequence[Tokens], _together: Barrier, parent: Connection) -> None:
     engine = _engine()
     begun = time.perf_counter()
     with Replica(url, engine):
@@ -118,4 +110,4 @@ def _start(url: str, probes: Sequence[Tokens], result: Connection) -> None:
             engine.flush()
             row = engine.draft([f"probe-{i}"]).row(0)
             num_right += int(probe[-1]) in row.tokens[1:][row.parents[1:] == 0].tolist()
-        result.send(_Started(seconds, engine.stats().outputs, num_right))
+        parent.send(_Started(seconds, engine.stats().outputs, num_right))

@@ -62,13 +62,6 @@ def test_answers_that_differ_have_other_digests(other: dict[str, Any]) -> None:
     assert digest_of(other) != digest_of(whole("abc"))
 
 
-def test_an_error_is_no_answer() -> None:
-    reader = AnswerReader(PATH)
-    reader.read_event(events([{"content": "a"}])[0])
-    reader.read_event({"error": {"message": "out of memory"}})
-    assert reader.digest() == "" and reader.error == "out of memory"
-
-
 def test_counts_of_tokens_and_steps_are_read_from_every_api() -> None:
     chat = AnswerReader(PATH)
     chat.read(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from byte_tokenizer import byte_tokenizer
-from engine_texts import as_bytes, by_counts, ids, keep, random_output
+from engine_texts import by_counts, ids, keep, random_output
 
 from agentspec import ConfigError, DraftRow, Engine, EngineConfig, SegmentError, Source, TokenError
 from agentspec.analysis.corpus import Reading, build_corpus, read_documents, read_info
@@ -82,14 +82,6 @@ def test_a_pattern_of_another_length_is_weighed_only_if_it_says_more(tmp_path: P
     """The pattern 3 occurs only twice as often as the pattern 1 2 3."""
     made = engine(corpus(tmp_path / "a", (1, 2, 3, 4), (9, 3, 5)))
     assert first_tokens(draft(made, 1, 2, 3)) == [4]
-
-
-def test_the_counts_of_corpora_add_up(tmp_path: Path) -> None:
-    one, other = corpus(tmp_path / "a", (1, 2), (1, 2), (1, 3)), corpus(tmp_path / "b", (1, 3), (1, 3), (1, 4))
-    assert first_tokens(draft(engine(one), 1)) == [2, 3]
-    both = draft(engine(one, other), 1)
-    assert first_tokens(both)[:2] == [3, 2], "2 + 1 against 2"
-    assert set(first_tokens(both)) == {2, 3, 4}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -331,16 +323,3 @@ def test_a_failed_build_leaves_the_old_corpus(tmp_path: Path) -> None:
         corpus(path, (1, -7))
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
-
-
-def test_only_the_named_namespaces_draft_from_a_corpus(tmp_path: Path) -> None:
-    made, without = engine(), engine()
-    made.attach_corpus(corpus(tmp_path / "a", (1, 2, 3, 4)), ["one", "other"])
-    for namespace in ("one", "other"):
-        assert draft(made, 1, 2, namespace=namespace).tokens.tolist() == [2, 3, 4]
-    for namespace in ("", "on", "one "):
-        made.open("x", ids(1, 2), namespace)
-        without.open("x", ids(1, 2), namespace)
-        assert as_bytes(made.draft(["x"])) == as_bytes(without.draft(["x"]))
-        made.close("x", keep=False)
-        without.close("x", keep=False)

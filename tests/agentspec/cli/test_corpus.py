@@ -73,7 +73,6 @@ def test_nothing_to_build_from_is_refused_with_what_was_skipped(
     [
         (["{folder}/none.txt", "--out", "{folder}/c"], "there is no {folder}/none.txt"),
         (["{folder}", "--out", "{folder}/no/c"], "--out must lie in a folder that exists, got {folder}/no/c"),
-        (["{folder}", "--out", "{folder}/c", "--unknown"], "unknown arguments --unknown"),
     ],
 )
 def test_bad_arguments_are_named(

@@ -19,7 +19,7 @@ _PROGRAM = """
 import sys, types, time, pathlib
 from agentspec.cli.main import COMMANDS, main
 
-def run(args, rest):
+def run(args):
     try:
         print("running", flush=True)
         time.sleep(60)
@@ -47,7 +47,7 @@ def test_a_command_that_is_told_to_stop_closes_what_it_opened(tmp_path: Path) ->
 def test_a_package_that_a_command_lacks_is_named(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(args: argparse.Namespace, rest: list[str]) -> int:
+    def run(args: argparse.Namespace) -> int:
         importlib.import_module("not_installed.module")
         return 0
 
@@ -81,3 +81,4 @@ def test_the_text_names_every_setting(capsys: pytest.CaptureFixture[str]) -> Non
     assert all(variable_of(name) in text for name in (*FIELDS, *MEASUREMENTS)) and "AGENTSPEC_STORE_KEY " in text
     assert text.count("For measurements only. ") == len(MEASUREMENTS)
     assert main(["settings", "--yaml"]) == 2
+    assert "unknown arguments --yaml; see agentspec settings --help" in capsys.readouterr().err

@@ -162,7 +162,6 @@ def test_limit_counts_calls(trace: Path, tmp_path: Path) -> None:
         (["--concurrency", "2", "--system", "ngram"], "agentspec or suffixdecoding"),
         (["--limit", "0"], "--limit must be at least 1"),
         (["--max-draft-tokens", "0"], "--max-draft-tokens must be in [1, 65536]"),
-        (["--unknown"], "unknown arguments --unknown"),
     ],
 )
 def test_bad_arguments(trace: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:

@@ -56,7 +56,6 @@ def test_nothing_readable_ends_with_2_and_says_why(
     "words",
     [
         ["none.jsonl"],
-        ["log.jsonl", "--frobnicate"],
         ["log.jsonl", "--memory-mb", "3"],
         ["log.jsonl", "--profile", "none"],
         ["log.jsonl", "--json", "no/such/folder.json"],

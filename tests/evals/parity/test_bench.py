@@ -10,15 +10,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
 from every import every
 
-from agentspec.cli import main
 from agentspec.errors import ServerError
-from agentspec.evals.parity import bench
 from agentspec.evals.parity.aborts import abort_storm
 from agentspec.evals.parity.client import Answer, Choice, ParityClient
 from agentspec.evals.parity.random_options import PENALTIES, draw_option_rounds
@@ -105,34 +102,6 @@ def test_sampled_answers_are_compared_by_their_distribution(token: int, alike: b
     assert is_right(row_of(compared)) is alike
 
 
-def test_a_run_that_was_cut_off_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds, expected = work()
-    started: list[tuple[str, int]] = []
-
-    @contextmanager
-    def no_server(variant: Variant, log: Path) -> Iterator[Variant]:
-        yield variant
-
-    def measured(server: Variant, variant: Variant, rounds: object, expected: object, aborts: int, seed: int) -> Any:
-        started.append((variant.system, seed))
-        if len(started) == 4:
-            raise ServerError("cut off")
-        counts = {"drafted": 1, "accepted": 1, "retractions": 0, "aborts": {"requests": 0}}
-        return {"server": variant.label, **counts, **row_of(Compared())}
-
-    monkeypatch.setattr(bench, "parity_server", no_server)
-    monkeypatch.setattr(bench, "reference", lambda *args: (rounds, expected))
-    monkeypatch.setattr(bench, "measure", measured)
-    out = tmp_path / "out.json"
-    words = ["bench", "parity", "--systems", "suffix,eagle3", "--overlap", "on", "--seed", "3,4", "--json", str(out)]
-    assert main(words) == 2
-    kept = json.loads(out.read_text())["rows"]
-    assert [row["seed"] for row in kept] == [3, 3, 4]
-    assert main([*words, "--resume"]) == 0
-    assert started == [("suffix", 3), ("eagle3", 3), ("suffix", 4), ("eagle3", 4), ("eagle3", 4)]
-    assert main([*words, "--resume", "--tokens", "5"]) == 2
-
-
 class StandIn:
     """A server that answers each prompt with its own bytes, and can hang, forget aborts or write something else."""
 
@@ -211,22 +180,18 @@ def work() -> tuple[list[Round], list[list[Answer]]]:
     return [Round(8, 0.001, tuple(asks))], [answers]
 
 
-def test_aborts_end_answers_early_and_leave_the_others_whole() -> None:
-    with StandIn().running() as server:
+@pytest.mark.parametrize("writes_else", [False, True])
+def test_aborts_end_answers_early_and_others_that_differ_are_told(writes_else: bool) -> None:
+    with StandIn(writes_else=writes_else).running() as server:
         report = abort_storm(server, *work(), 80, seed=0)
-    assert not report.differences and report.cut_short and report.whole
+    assert (report.differences > 5, bool(report.first_difference)) == (writes_else, writes_else)
+    assert report.cut_short and report.whole
     assert sum(report.ends.values()) == 80 and len(report.ends) == 5
 
 
 def test_a_server_that_hangs_is_not_waited_for() -> None:
     with StandIn(hangs=True).running() as server, pytest.raises(ServerError, match="hangs"):
         abort_storm(server, *work(), 80, seed=0, seconds=1.0)
-
-
-def test_other_answers_among_aborts_are_differences() -> None:
-    with StandIn(writes_else=True).running() as server:
-        report = abort_storm(server, *work(), 80, seed=0)
-    assert report.differences > 5 and report.first_difference
 
 
 def test_a_server_with_another_schedule_is_refused() -> None:

@@ -63,7 +63,6 @@ def test_one_of_several_models_must_be_chosen(command: StoreCommand) -> None:
         (["ls", "--namespace", "acme"], "--namespace must be 32 hexadecimal digits, got 'acme'"),
         (["ls", "--tokenizer", "no/tokenizer.json"], "there is no no/tokenizer.json"),
         (["ls", "--key-file", "no-key"], "no-key cannot be read"),
-        (["info", "--unknown"], "unknown arguments --unknown"),
         (["import", "no.jsonl"], "there is no no.jsonl"),
     ],
 )

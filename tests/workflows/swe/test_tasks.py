@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -141,8 +140,3 @@ def test_changed_visible_tests_are_put_back(tasks: list[Task], tmp_path: Path) -
     (tmp_path / HIDDEN).mkdir()
     (tmp_path / HIDDEN / "test_own.py").write_text("raise SystemExit(0)")
     assert judge(task, tmp_path, 30).passed
-
-
-def test_records_are_plain_json(tasks: list[Task]) -> None:
-    record = json.loads((tasks[0].folder / "task.json").read_text())
-    assert record["id"] == tasks[0].id and record["fix"]["path"].startswith(tasks[0].repository)

@@ -17,6 +17,7 @@ from agentspec.workflows.text_to_sql.agents.stages import INSTRUCTIONS, STAGES
 from agentspec.workflows.text_to_sql.command import main
 from agentspec.workflows.text_to_sql.generated.domains import SHOP
 
+SERVER = ["--base-url", "http://x", "--model", "m"]
 REFERENCE = ["--reference", "--generated", "6", "--seed", "2"]
 
 
@@ -87,7 +88,7 @@ def test_a_server_that_is_down_fails_every_question(capsys: pytest.CaptureFixtur
     [
         ([], "--base-url"),
         (["--base-url", "http://x"], "--model"),
-        (["--base-url", "http://x", "--model", "m"], "--questions"),
+        (SERVER, "--questions"),
         (["--reference"], "--questions"),
         (["--reference", "--databases", "x", "--questions", "x"], "--generated"),
         ([*REFERENCE, "--questions", "x"], "--generated"),
@@ -97,7 +98,14 @@ def test_a_server_that_is_down_fails_every_question(capsys: pytest.CaptureFixtur
         ([*REFERENCE, "--drafts", "0"], "drafts"),
         ([*REFERENCE, "--timeout", "0"], "--timeout"),
         ([*REFERENCE, "--out", "missing/folder/x.jsonl"], "--out"),
-        (["--base-url", "http://x", "--model", "m", "--databases", "missing", "--questions", "missing"], "missing"),
+        ([*SERVER, "--databases", "missing", "--questions", "missing"], "missing"),
+        ([*SERVER, "--format", "bird"], "--format and --dataset need each other"),
+        ([*SERVER, "--dataset", "."], "--format and --dataset need each other"),
+        ([*SERVER, "--format", "bird", "--dataset", ".", "--databases", "."], "leave --databases out"),
+        ([*SERVER, "--difficulty", "simple", "--databases", ".", "--questions", "x"], "--difficulty selects questions"),
+        ([*SERVER, "--format", "bird", "--dataset", ".", "--generated", "3"], "it goes without --dataset"),
+        ([*SERVER, "--format", "bird", "--dataset", "missing"], "which is no folder"),
+        ([*SERVER, "--generated", "3", "--context-tokens", "5"], "context_tokens must be at least 100"),
     ],
 )
 def test_bad_arguments_end_with_one_clear_line(

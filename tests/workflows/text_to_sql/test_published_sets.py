@@ -99,23 +99,3 @@ def test_selection_and_another_scorer(
     with chat_server(model) as url:
         assert main([*words, "--base-url", url, "--model", "m", "--out", str(tmp_path / "out.jsonl")]) == 2
     assert "name another file" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--format", "bird"], "--format and --dataset need each other"),
-        (["--dataset", "."], "--format and --dataset need each other"),
-        (["--format", "bird", "--dataset", ".", "--databases", "."], "leave --databases out"),
-        (["--difficulty", "simple", "--databases", ".", "--questions", "x"], "--difficulty selects questions"),
-        (["--format", "bird", "--dataset", ".", "--generated", "3"], "it goes without --dataset"),
-        (["--format", "bird", "--dataset", "missing"], "which is no folder"),
-        (["--generated", "3", "--context-tokens", "5"], "context_tokens must be at least 100"),
-    ],
-)
-def test_contradictory_options_end_with_one_clear_line(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*words, "--base-url", "http://127.0.0.1:9/v1", "--model", "m"]) == 2
-    told = capsys.readouterr().err
-    assert said in told and told.count("\n") == 1

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from agentspec import ConfigError
+from agentspec.record_file import RecordFile
 from agentspec.workflows.text_to_sql import Call, Completion
 from agentspec.workflows.text_to_sql.agents.transcript import Transcript
-from agentspec.workflows.text_to_sql.records import Record, RecordFile, record_of
+from agentspec.workflows.text_to_sql.records import Record, record_of, resumed
 from agentspec.workflows.text_to_sql.summary import percentile, summary_of, table
 from agentspec.workflows.text_to_sql.tasks import Task, generated_tasks, read_tasks
 
@@ -53,12 +54,12 @@ def test_failed_calls_stand_apart() -> None:
 
 def test_runs_go_on_where_they_were_stopped(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    assert RecordFile(path).resume("m", CONFIG) == {} and not path.exists()
+    assert resumed(RecordFile(path), "m", CONFIG) == {} and not path.exists()
     for name, outcome in (("a", "correct"), ("b", "error"), ("c", "wrong")):
         RecordFile(path).append(record(name, outcome))
     with path.open("a") as file:
         file.write('{"session": "d", "run')
-    assert list(RecordFile(path).resume("m", CONFIG)) == ["a", "c"]
+    assert list(resumed(RecordFile(path), "m", CONFIG)) == ["a", "c"]
     # Failed and unfinished records are removed from the file as well.
     assert [json.loads(line)["session"] for line in path.read_text().splitlines()] == ["a", "c"]
     assert not list(tmp_path.glob("*.part"))
@@ -70,11 +71,11 @@ def test_other_runs_are_not_mixed_in(tmp_path: Path) -> None:
     before = path.read_bytes()
     for run, config in (("other", CONFIG), ("m", {"drafts": 4})):
         with pytest.raises(ConfigError, match="name another file"):
-            RecordFile(path).resume(run, config)
+            resumed(RecordFile(path), run, config)
     assert path.read_bytes() == before
     path.write_text('{"question": "no record"}\n{}\n')
     with pytest.raises(ConfigError, match=r"out.jsonl:1 is no record"):
-        RecordFile(path).resume("m", CONFIG)
+        resumed(RecordFile(path), "m", CONFIG)
 
 
 def test_figures_of_a_run() -> None:

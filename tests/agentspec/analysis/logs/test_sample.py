@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 import pytest
-from byte_tokenizer import byte_tokenizer, write_byte_tokenizer
+from byte_tokenizer import byte_tokenizer
 
-from agentspec import ConfigError
 from agentspec.analysis.logs.calls import BadRecordError, Labels, LoggedCall
 from agentspec.analysis.logs.sample import LogSample, SampleLimits
 from agentspec.analysis.replay.encoding import Encoder
-from agentspec.analysis.report import find_tokenizer
 
 pytest.importorskip("tiktoken", reason="`make setup` installs tiktoken")
 
@@ -112,26 +109,3 @@ def test_lone_surrogates_do_not_stop_a_report() -> None:
     call = LoggedCall((("user", "a\ud800"),), "x\n", "b\udfff", Labels())
     assert encoder.output(call).tolist() == [*b"b?", 256]
     assert not encoder.survives(call)
-
-
-def test_a_file_and_the_folder_it_lies_in_are_the_same_tokenizer(tmp_path: Path) -> None:
-    path = write_byte_tokenizer(tmp_path)
-    assert find_tokenizer(str(path)).name == find_tokenizer(str(tmp_path)).name
-    assert find_tokenizer(str(path)).vocab_size == 257
-
-
-def test_a_package_is_searched_for_its_tokenizer() -> None:
-    pytest.importorskip("mistral_common", reason="`make setup` installs mistral_common")
-    assert find_tokenizer("mistral-common").name == find_tokenizer(None).name
-
-
-@pytest.mark.parametrize("name", ["no_such_package", "json", "../x", "a b"])
-def test_what_is_none_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="--tokenizer must be"):
-        find_tokenizer(name)
-
-
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="folder"):
-        find_tokenizer(str(tmp_path))

@@ -43,12 +43,14 @@ def test_the_default_is_a_tekken_file() -> None:
     ids = tokenizer.encode("SELECT name FROM singer")
     assert ids.min() >= 1000
     assert len(ids) < 8
+    assert load_tokenizer("mistral-common").name == tokenizer.name, "a package is searched for its tokenizer"
 
 
 def test_tiktoken_ranks(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_byte_tokenizer(tmp_path))
     assert tokenizer.encode("né\n").tolist() == list("né\n".encode())
     assert (tokenizer.vocab_size, tokenizer.end_of_turn) == (257, END)
+    assert load_tokenizer(str(tmp_path)).name == tokenizer.name, "the folder that it lies in"
 
 
 def test_hugging_face_file_names_its_end_of_turn() -> None:
@@ -70,7 +72,6 @@ def test_names_tell_files_of_one_name_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("missing.json", None, "cannot be read"),
         ("text.json", b"no json", "is no JSON"),
         ("other.json", b'{"a": 1}', "is another JSON"),
         ("torn.json", b'{"config": {}, "vocab": []}', "not whole"),
@@ -78,12 +79,22 @@ def test_names_tell_files_of_one_name_apart(tmp_path: Path) -> None:
         ("gap.tiktoken", b"YQ== 0\nYg== 2\n", "must be 0 to 1, each once"),
     ],
 )
-def test_other_files_are_refused(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+def test_other_files_are_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     path = tmp_path / name
-    if content is not None:
-        path.write_bytes(content)
+    path.write_bytes(content)
     with pytest.raises(ConfigError, match=message):
         load_tokenizer(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [(name, "--tokenizer must be") for name in ("no_such_package", "json", "../x", "a b")]
+    + [(".", "a model's folder")],
+)
+def test_what_is_none_is_refused(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        load_tokenizer(name)
 
 
 @pytest.mark.parametrize("folder", [TINY_SQL, None])
