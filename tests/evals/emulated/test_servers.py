@@ -100,6 +100,8 @@ def test_records_tell_the_device_and_answers_are_whole(
 
 EMULATION = Emulation(
     name="h200-8b",
+    step_times="h200-8b",
+    served="h200-8b",
     model=Path("m"),
     head=Path("h"),
     context_length=1,
