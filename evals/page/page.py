@@ -41,7 +41,6 @@ _NOTE = (
 )
 
 TITLES = {
-    "eval": "Tasks end to end on real servers",
     "real": "A real model",
     "emulated": "Emulated H200",
     "predictions": "Predicted outputs",

@@ -175,13 +175,11 @@ def svg(files: Files, theme: str) -> str | None:
 
 
 def _legend(colors: Theme) -> Iterator[str]:
-    x = _LEFT
-    for task, title in _TASKS.items():
-        for filled, what in ((True, "best single system"), (False, "plain")):
-            yield _point(x + 6, 16, colors.colors[_COLORS[task]], filled)
-            text = f"{title}, over {what}"
-            yield f'<text x="{x + 16}" y="20">{escape(text)}</text>'
-            x += 6 * len(text) + 28
+    for row, (task, title) in enumerate(_TASKS.items()):
+        for x, filled, what in ((_LEFT + 6, True, "the best single system"), (_MIDDLE, False, "plain SGLang")):
+            y = 12 + 18 * row
+            yield _point(x, y, colors.colors[_COLORS[task]], filled)
+            yield f'<text x="{x + 12}" y="{y + 4}">{escape(f"{title}: hybrid over {what}")}</text>'
 
 
 def _by_head(heads: Sequence[Setting], top: int, colors: Theme) -> Iterator[str]:
