@@ -33,15 +33,15 @@ def main(words: Sequence[str] | None = None) -> int:
     given = parser.parse_args(words)
     try:
         sessions = recorded_sessions(given.logs)
-        found = [turns for calls in sessions.values() if (turns := turns_of(calls))]
+        found = list(filter(None, map(turns_of, sessions.values())))
         if not found:
             raise ConfigError(f"no session with prompts in {', '.join(map(str, given.logs))}")
     except AgentspecError as error:
         say(str(error))
         return 2
     given.out.write_text(json.dumps({"metadata": {}, "conversations": found}) + "\n", encoding="utf-8")
-    turns, calls = sum(map(len, found)), sum(map(len, sessions.values()))
-    print(f"{given.out}: {len(found)} conversations, {turns} turns of {calls} calls")
+    num_turns, num_calls = sum(map(len, found)), sum(map(len, sessions.values()))
+    print(f"{given.out}: {len(found)} conversations, {num_turns} turns of {num_calls} calls")
     return 0
 
 
