@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -56,8 +58,12 @@ def test_a_log_without_prompts_is_refused(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.sglang
-def test_sglang_reads_it(tmp_path: Path) -> None:
+def test_sglang_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install()
+    # Another reader of the same package imports it, and this one needs nothing of it.
+    datasets: Any = ModuleType("datasets")
+    datasets.load_dataset = None
+    monkeypatch.setitem(sys.modules, "datasets", datasets)
     from sglang.benchmark.datasets.agentic_trace import AgenticTraceDataset
 
     out = tmp_path / "out.json"
