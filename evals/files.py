@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from agentspec.record_file import write_json
 
-__all__ = ["plugin_site", "work_folder", "write_json", "write_text"]
+__all__ = ["commit", "plugin_site", "work_folder", "write_json", "write_lines", "write_text"]
 
 
 @contextmanager
@@ -20,6 +23,24 @@ def work_folder(logs: Path | None, prefix: str = "agentspec-bench-") -> Iterator
         logs = logs or folder
         logs.mkdir(parents=True, exist_ok=True)
         yield folder, logs
+
+
+def write_lines(path: Path, head: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -> None:
+    """Replaces a file at once by a JSON object: what `head` holds, and `records`, one a line."""
+    lines = ",\n".join(json.dumps(record) for record in records)
+    fields = "".join(f"{json.dumps(name)}: {json.dumps(value)},\n" for name, value in head.items())
+    part = path.with_name(path.name + ".part")
+    part.write_text(f'{{{fields}"records": [\n{lines}\n]}}\n', encoding="utf-8")
+    part.replace(path)
+
+
+def commit() -> str | None:
+    """The project's commit, or None where there is no repository."""
+    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def write_text(path: Path | None, text: str) -> None:

@@ -21,7 +21,7 @@ from agentspec.errors import ConfigError
 from agentspec.evals.emulated.hollow_models import HOLLOW_MODELS
 from agentspec.evals.emulated.servers import Emulation
 from agentspec.evals.workloads.task import Conversation, Pool
-from agentspec.integrations.emulated_device.models.step_times import H200, StepTimes
+from agentspec.integrations.emulated_device.models.step_times import DEVICES, H200, StepTimes
 from agentspec.scheduling import table_of_speeds
 from agentspec.scheduling.costs.cost_model import MeasuredPoint
 from agentspec.scheduling.costs.profile import Profile, ProfileKey
@@ -41,7 +41,9 @@ def device_profile(emulation: Emulation, pools: Iterable[Pool]) -> Profile:
     Raises:
         ConfigError: The pools hold no calls to learn from.
     """
-    times = StepTimes.load(emulation.name)
+    times = StepTimes.load(emulation.step_times)
+    # The rates of a scaled file are those of the device that it was made from, over its factors.
+    known = DEVICES[emulation.served].target_pass
     accepted = accepted_lengths([call for pool in pools for call in learnt_calls(pool)])
     seconds_per_token = {
         (rows, length): times.target(rows, rows * (length + 1), rows * _CONTEXT) / (rows * (1 + tokens))
@@ -63,9 +65,9 @@ def device_profile(emulation: Emulation, pools: Iterable[Pool]) -> Profile:
         _WIDTHS,
         lengths=table_of_speeds(seconds_per_token).lengths,
         accepted=accepted,
-        peak_flops=H200.flops,
-        peak_bandwidth=H200.bandwidth,
-        hidden_size=HOLLOW_MODELS[emulation.name].shape.hidden_size,
+        peak_flops=H200.flops * known.per_token / times.target_pass.per_token,
+        peak_bandwidth=H200.bandwidth * known.weights / times.target_pass.weights,
+        hidden_size=HOLLOW_MODELS[emulation.served].shape.hidden_size,
         note=f"step times of the emulated device {emulation.name}",
     )
 

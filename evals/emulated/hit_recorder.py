@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from agentspec.environment import describe
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.evals.clients.replay_requests import recorded_sessions
 from agentspec.evals.emulated.draft_hits import FOLDER, DraftHits, spans
+from agentspec.evals.files import commit
 from agentspec.evals.options import Options
 from agentspec.evals.real_models import FOLDER as MODELS
 from agentspec.evals.workloads import TASKS
@@ -245,7 +245,7 @@ def _run(given: argparse.Namespace) -> int:
             "model": given.model.name,
             "tokenizer": model.tokenizer.name,
             "dtype": given.dtype,
-            "commit": _commit(),
+            "commit": commit(),
             **{option: getattr(given, option) for option in ("tokens", "session_tokens", "session_calls", "seed")},
         }
         limits = {name: about[name] for name in ("session_tokens", "session_calls", "seed")}
@@ -258,15 +258,6 @@ def _run(given: argparse.Namespace) -> int:
             share = sums["hits"] / max(sums["answer_tokens"], 1)
             say(f"{path.name}: {sums['calls']} calls of {sums['sessions']} sessions, {share:.1%} hits, {seconds} s")
     return 0
-
-
-def _commit() -> str | None:
-    """The project's commit, or None where there is no repository."""
-    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from agentspec.integrations.emulated_device.setting import CLOCK_VARIABLE
 from agentspec.integrations.servers.server import REPLAYED, RunningServer, Server
 
 EMULATED = tuple(HOLLOW_MODELS)
-"""What can be emulated: names of step times that have a model of the same name."""
+"""Names of step times that can be emulated without a file, and of the models that a file may name."""
 HEAD_STEPS = (3, 5, 7)
 """Numbers of EAGLE-3 passes that are tried; the comparison is with the best."""
 HYBRID_STEPS = 5
@@ -89,6 +89,10 @@ class Emulation:
 
     name: str
     """Of the step times."""
+    step_times: str
+    """What servers emulate: the name again, or the path of a file."""
+    served: str
+    """The model's name in HOLLOW_MODELS."""
     model: Path
     head: Path
     context_length: int
@@ -101,25 +105,33 @@ class Emulation:
         """Makes the model's folder.
 
         Args:
-            name: One of EMULATED.
+            name: One of EMULATED, or the path of a file of step times that names one of them as its model.
             tokenizer: Folder with the model's tokenizer; None: it is fetched.
             head: What the simulated head gets right: its accept length in chains of `HYBRID_STEPS` passes; PUBLISHED for
                 accept lengths by context that were measured with a real head; RECORDED if every request tells where it
                 is wrong.
 
         Raises:
-            ConfigError: The name or the head is unknown, the tokenizer is missing, or no chain has that accept length.
+            ConfigError: The name or the head is unknown, the file holds no step times or none of a model that can be served,
+                the tokenizer is missing, or no chain has that accept length.
         """
-        if name not in HOLLOW_MODELS:
-            raise ConfigError(f"--emulate must be one of {', '.join(EMULATED)}, got {name!r}")
+        if name not in EMULATED and not Path(name).is_file():
+            raise ConfigError(f"--emulate must be one of {', '.join(EMULATED)} or a file of step times, got {name!r}")
+        times = StepTimes.load(name)
+        if times.model not in EMULATED:
+            raise ConfigError(
+                f"the step times {name} must name their model, {' or '.join(EMULATED)}, got {times.model!r}"
+            )
         acceptance = head_acceptance(head)
-        model, head_model = hollow_model(name, tokenizer=tokenizer)
+        model, head_model = hollow_model(times.model, tokenizer=tokenizer)
         return Emulation(
-            name=StepTimes.load(name).name,
+            name=times.name,
+            step_times=name,
+            served=times.model,
             model=model,
             head=head_model,
-            context_length=HOLLOW_MODELS[name].context_length,
-            kv_tokens=_KV_TOKENS[name],
+            context_length=HOLLOW_MODELS[times.model].context_length,
+            kv_tokens=_KV_TOKENS[times.model],
             head_acceptance=acceptance,
         )
 
@@ -166,7 +178,7 @@ class Emulation:
             log=log,
             arguments=[*words, *arguments],
             environment=variables,
-            emulate=self.name,
+            emulate=self.step_times,
             **waiting,
         )
 

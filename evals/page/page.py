@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from agentspec.errors import ConfigError
 from agentspec.evals.options import Options
-from agentspec.evals.page import offline_rows, readme_plot, real_rows, served_rows
+from agentspec.evals.page import offline_rows, readme_plot, real_rows, sensitivity, served_rows
+from agentspec.evals.page.plot import THEMES, picture_file
 from agentspec.evals.page.row import Content, Files, Goal, Row
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -30,6 +31,7 @@ END = "<!-- /results -->"
 _BLOCK = re.compile(r"<!-- results: (\S+) -->\n.*?" + re.escape(END), re.DOTALL)
 # A run of the report on a real log: its command, then what it printed.
 _REPORT = ("report", "example.txt")
+_SENSITIVITY = "sensitivity"
 _REPORT_LINES = ("entropy", "cold", "warm", "speed-up")
 
 _NOTE = (
@@ -39,7 +41,6 @@ _NOTE = (
 )
 
 TITLES = {
-    "eval": "Tasks end to end on real servers",
     "real": "A real model",
     "emulated": "Emulated H200",
     "predictions": "Predicted outputs",
@@ -81,12 +82,12 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: There are no results, or a page asks for a table that does not exist.
     """
     wanted = pages(args.results, args.readme, args.benchmarks)
-    lagging = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    for path in lagging:
-        print(f"{path.name} {'lags behind the files; run agentspec eval-page' if args.check else 'written'}")
+    lagging = [file for file, text in wanted.items() if not file.exists() or file.read_text(encoding="utf-8") != text]
+    for file in lagging:
+        print(f"{file.name} {'lags behind the files; run agentspec eval-page' if args.check else 'written'}")
         if not args.check:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(wanted[path], encoding="utf-8")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(wanted[file], encoding="utf-8")
     return 1 if args.check and lagging else 0
 
 
@@ -103,9 +104,17 @@ def pages(results: Path, readme: Path, benchmarks: Path) -> dict[Path, str]:
     figures = {"goals": goals_sentence(topics, ""), "report": report_block(results), "plot": plotted.caption(commits)}
     wanted = {results / "README.md": summary(topics, commits)}
     wanted[readme] = with_blocks(readme, figures)
-    wanted[benchmarks] = with_blocks(benchmarks, {**tables, "goals": goals_sentence(topics, "../")})
-    for theme in readme_plot.THEMES:
-        wanted[readme.parent / readme_plot.path(theme)] = plotted.svg(theme)
+    emulated = next((topic.files for topic in topics if topic.name == "emulated"), {})
+    pictures = {theme: picture_file(_SENSITIVITY, theme).removeprefix("docs/") for theme in THEMES}
+    varied = sensitivity.block(emulated, pictures)
+    wanted[benchmarks] = with_blocks(
+        benchmarks, {**tables, "goals": goals_sentence(topics, "../"), _SENSITIVITY: varied}
+    )
+    for theme in THEMES:
+        wanted[readme.parent / picture_file(readme_plot.PICTURE, theme)] = plotted.svg(theme)
+        drawn = sensitivity.svg(emulated, theme)
+        if drawn is not None:
+            wanted[readme.parent / picture_file(_SENSITIVITY, theme)] = drawn
     return wanted
 
 
@@ -136,7 +145,8 @@ def read_topics(results: Path) -> list[Topic]:
 def topic_rows(topic: str, files: Files) -> list[Row]:
     """The rows of a topic; [] if it has no reader."""
     reader = _READERS.get(topic)
-    return reader(files) if reader and files else []
+    rows = reader(files) if reader and files else []
+    return [*rows, *sensitivity.rows(files)] if topic == "emulated" else rows
 
 
 def read_commits(results: Path) -> dict[str, str]:

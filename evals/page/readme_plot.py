@@ -7,10 +7,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from xml.sax.saxutils import escape
 
 from agentspec.errors import ConfigError
+from agentspec.evals.page.plot import FONT, THEMES, Theme, picture_file
 from agentspec.evals.page.row import mean
 from agentspec.evals.page.served_rows import cells, speed
 
@@ -22,19 +23,8 @@ SYSTEMS = {
     "hybrid": "agentspec with EAGLE-3",
 }
 
+PICTURE = "speedup"
 _RIVALS = ("ngram", "eagle3")
-
-
-class Theme(NamedTuple):
-    text: str
-    lines: str
-    colors: tuple[str, ...]
-
-
-THEMES = {
-    "light": Theme("#24292f", "#d0d7de", ("#8c959f", "#b08800", "#8250df", "#54aeff", "#0969da")),
-    "dark": Theme("#e6edf3", "#30363d", ("#6e7681", "#d29922", "#a371f7", "#388bfd", "#79c0ff")),
-}
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 760, 330, 44, 52, 40
 _BAR, _GAP = 36, 6
 
@@ -79,8 +69,8 @@ class Plot:
         return "\n".join(
             [
                 "<picture>",
-                f'  <source media="(prefers-color-scheme: dark)" srcset="{path("dark")}">',
-                f'  <img alt="Tokens a second over plain SGLang. {escape(told)}." src="{path("light")}">',
+                f'  <source media="(prefers-color-scheme: dark)" srcset="{picture_file(PICTURE, "dark")}">',
+                f'  <img alt="Tokens a second over plain SGLang. {escape(told)}." src="{picture_file(PICTURE, "light")}">',
                 "</picture>",
                 "",
                 words,
@@ -94,8 +84,7 @@ class Plot:
         scale = (_HEIGHT - _TOP - _BOTTOM) / (int(top) + 1)
         floor = _HEIGHT - _BOTTOM
         size = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}"'
-        font = 'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" font-size="12"'
-        parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font} fill="{colors.text}" role="img">']
+        parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} {FONT} fill="{colors.text}" role="img">']
         parts += _legend(colors)
         for tick in range(int(top) + 2):
             y = floor - tick * scale
@@ -129,21 +118,16 @@ def _legend(theme: Theme) -> list[str]:
     return parts
 
 
-def path(theme: str) -> str:
-    """Relative to the folder of the README."""
-    return f"docs/images/speedup-{theme}.svg"
-
-
 def read(results: Path) -> Plot:
     """The plot of the evaluation on an emulated GPU.
 
     Raises:
         ConfigError: The evaluation lacks a system or has fewer than three workloads.
     """
-    path = results / _EVALUATION
-    found = _evaluation(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    file = results / _EVALUATION
+    found = _evaluation(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
     if found is None:
-        raise ConfigError(f"{path} must have {', '.join(SYSTEMS)} on three workloads")
+        raise ConfigError(f"{file} must have {', '.join(SYSTEMS)} on three workloads")
     return found
 
 

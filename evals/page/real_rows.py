@@ -134,7 +134,7 @@ def _by_hardness(item: tuple[str, Any]) -> int:
 
 
 def _sql_stages(name: str, content: Content) -> Iterator[Row]:
-    """A run of the text-to-SQL agents: what is right, and every stage."""
+    """A run of the text-to-SQL agents: what is accepted in each stage, and what is right."""
     stages: Mapping[str, Any] = {stage: figures for stage, figures in content["stages"].items() if figures["calls"]}
     run = f"{content['run']}, {clients(content['concurrency'])}"
     steps = sum(figures["verify_steps"] for figures in stages.values())
@@ -143,18 +143,10 @@ def _sql_stages(name: str, content: Content) -> Iterator[Row]:
         f"{difficulty} {part['accuracy']:.0%} of {part['graded']}"
         for difficulty, part in sorted(content["accuracy_by_difficulty"].items(), key=_by_hardness)
     )
+    by_stage = ", ".join(f"{stage} {figures['accept_length']:.2f}" for stage, figures in stages.items())
     yield Row(
         name,
         f"text-to-SQL agents, {run}, {sum(figures['calls'] for figures in stages.values())} calls",
         NAMES["suffix"],
-        f"accept length {after / steps:.2f}; {content['accuracy']:.0%} of {content['graded']} right: {parts}",
+        f"accept length {after / steps:.2f}: {by_stage}; {content['accuracy']:.0%} of {content['graded']} right: {parts}",
     )
-    for stage, figures in stages.items():
-        right = f", {figures['right']} of {figures['graded']} statements right" if "right" in figures else ""
-        yield Row(
-            name,
-            f"text-to-SQL agents, {content['run']}, stage {stage}, {figures['calls']} calls",
-            NAMES["suffix"],
-            f"accept length {figures['accept_length']:.2f}; {figures['prompt_mean']:.0f} and "
-            f"{figures['completion_mean']:.0f} tokens a prompt and an answer, {figures['fallbacks']} fallbacks{right}",
-        )

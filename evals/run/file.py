@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
+from agentspec.evals.files import write_lines
 from agentspec.evals.run.cells import Cell
 from agentspec.evals.run.records import Record, compared, is_failed, key_of
 
@@ -44,11 +45,7 @@ def read_records(path: Path, settings: Mapping[str, Any]) -> list[Record]:
 def write_records(path: Path, records: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]) -> None:
     """Writes all records, one a line, and replaces the file at once, so that an interrupted run leaves the previous
     one."""
-    lines = ",\n".join(json.dumps(record) for record in compared(records))
-    text = f'{{"settings": {json.dumps(settings)},\n"records": [\n{lines}\n]}}\n'
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    write_lines(path, {"settings": settings}, compared(records))
 
 
 def missing(

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,6 +46,17 @@ from agentspec.integrations.emulated_device.models.forward_times import (
 )
 
 _FORMAT, _VERSION = "agentspec-step-times", 1
+_PASSES = ("target_pass", "prefill_pass", "draft", "extend")
+
+SCALABLE: Mapping[str, tuple[str, ...]] = {
+    "memory": ("weights", "per_context", "kernel_seconds_per_byte"),
+    "arithmetic": ("per_token", "per_pair"),
+    "passes": ("fixed",),
+    "launches": ("host_launch", "host_graph_launch", "host_prefill_launch"),
+    "small": ("kernel_seconds", "copy_seconds", "host_function_dispatch"),
+}
+"""What `StepTimes.scaled` scales together: reading the device's memory, operations, what a pass takes besides both, the
+host's launches, and small work of the device."""
 
 DRAFT_VOCABULARY = 32000
 """The number of tokens in the draft vocabulary of a published EAGLE-3 head."""
@@ -82,6 +93,9 @@ class StepTimes:
     """Seconds of the host to launch a prefill, which runs without a graph."""
     note: str = ""
     """The sources of the figures."""
+    model: str = ""
+    """The model that these are times of, by its name in DEVICES: `agentspec eval` serves its tokenizer, context length and
+    KV cache. "": not one of them."""
 
     def target(self, rows: int, tokens: int, context: int) -> float:
         """Seconds of a decode or verify step of `rows` requests. `tokens`: computed tokens over all rows, padding
@@ -111,6 +125,26 @@ class StepTimes:
     def copy(self, num_bytes: int) -> float:
         """Seconds of a copy of `num_bytes` between host and device."""
         return self.copy_seconds + self.copy_seconds_per_byte * num_bytes
+
+    def scaled(self, name: str, factors: Mapping[str, float]) -> StepTimes:
+        """The step times of a device on which some parts take longer or shorter. `name`: that of the result. `factors`:
+        by names of SCALABLE, what to multiply these seconds with. Raises ConfigError if a name is unknown or a factor is
+        not above 0."""
+        wrong = [part for part, factor in factors.items() if part not in SCALABLE or not 0 < factor < float("inf")]
+        if wrong:
+            raise ConfigError(
+                f"parts of step times are {', '.join(SCALABLE)}, each with a factor above 0; "
+                f"got {', '.join(f'{part}={factors[part]:g}' for part in wrong)}"
+            )
+        by_field = {field: factor for part, factor in factors.items() for field in SCALABLE[part]}
+
+        def of(one: Any) -> dict[str, Any]:
+            return {field: getattr(one, field) * factor for field, factor in by_field.items() if hasattr(one, field)}
+
+        passes = {of_pass: replace(getattr(self, of_pass), **of(getattr(self, of_pass))) for of_pass in _PASSES}
+        told = ", ".join(f"{part} x {factor:g}" for part, factor in factors.items())
+        note = f"{self.name} with {told}; {self.note}" if told else self.note
+        return replace(self, name=name, note=note, **passes, **of(self))
 
     def to_json(self) -> dict[str, Any]:
         """The step times in the form that `load` reads from a file."""
@@ -193,6 +227,7 @@ def _on_h200(name: str, shape: ModelShape) -> StepTimes:
         host_graph_launch=1e-4,
         host_prefill_launch=shape.num_hidden_layers * _KERNELS_A_LAYER * _HOST_LAUNCH,
         note="roofline; sources in docs/emulated-device.md",
+        model=name,
     )
 
 

@@ -98,8 +98,29 @@ def test_records_tell_the_device_and_answers_are_whole(
     assert "math_gsm8k, emulated h200-8b" in capsys.readouterr().out
 
 
+def test_a_log_gets_a_first_answer_with_fewer_calls(
+    tmp_path: Path, hollow: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_trace(tmp_path)
+    monkeypatch.setattr(eval_run.Servers, "start", lambda self, stack, name, system, **rest: self)
+
+    def ask(servers: Any, system: System, cells: Sequence[Cell], asking: Any) -> Iterator[Turn]:
+        for cell in cells:
+            yield Turn(cell=cell, tokens=20, seconds=1.0, result=cell_result(cell))
+
+    monkeypatch.setattr(eval_run, "ask_cells", ask)
+    out = tmp_path / "out.json"
+    log = str(tmp_path / "math_gsm8k.jsonl.xz")
+    assert main(["eval", "--emulate", "h200-8b", "--log", log, "--concurrency", "1", "--json", str(out)]) == 0
+    content = json.loads(out.read_text(encoding="utf-8"))
+    assert content["settings"]["requests"] == 120
+    assert [record["system"] for record in content["records"]] == ["none", "ngram-32", "eagle3-5", "suffix", "hybrid"]
+
+
 EMULATION = Emulation(
     name="h200-8b",
+    step_times="h200-8b",
+    served="h200-8b",
     model=Path("m"),
     head=Path("h"),
     context_length=1,

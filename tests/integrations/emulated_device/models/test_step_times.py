@@ -80,3 +80,22 @@ def test_what_is_neither_name_nor_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.json").write_text("no JSON", encoding="utf-8")
     with pytest.raises(ConfigError, match="no step times"):
         StepTimes.load(tmp_path / "text.json")
+
+
+def test_scaled_parts_take_longer_and_nothing_else_changes() -> None:
+    times = DEVICES["h200-8b"]
+    scaled = times.scaled("slow-memory", {"memory": 2.0, "launches": 0.5})
+    # One row reads weights and context, and computes little.
+    fixed = times.target_pass.fixed
+    assert scaled.target(1, 1, 1000) - fixed == pytest.approx(2 * (times.target(1, 1, 1000) - fixed))
+    # A long prefill computes, and reads its weights meanwhile.
+    assert scaled.prefill(8000, 8000) == pytest.approx(times.prefill(8000, 8000))
+    assert scaled.host_launch == times.host_launch / 2 and scaled.copy(8) == times.copy(8)
+    assert (scaled.name, scaled.model) == ("slow-memory", "h200-8b")
+    assert "memory x 2, launches x 0.5" in scaled.note
+
+
+@pytest.mark.parametrize("factors", [{"speed": 2.0}, {"memory": 0.0}, {"memory": float("inf")}])
+def test_other_parts_and_factors_are_refused(factors: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="memory, arithmetic"):
+        DEVICES["h200-8b"].scaled("x", factors)
