@@ -119,6 +119,7 @@ def soak(
             memory.append((passed, held_bytes(replicas, store)))
     settle(replicas)
     took = time.monotonic() - began
+    memory.append((took, held_bytes(replicas, store)))
     return {
         "seconds": round(took, 1),
         "bursts": num_bursts,
