@@ -15,9 +15,7 @@ _NOTABLE = 0.02 * _PRIOR
 """Change of the prior's accepted nodes that is worth finding the exponent again, which takes some tens of microseconds."""
 _PRIOR_SIZE, _PRIOR_SUM = np.array([_PRIOR_NODES]), np.array([_PRIOR])
 _LEAST, _MOST = 0.02, 8.0
-_ROUNDS, _CLOSE = 3, 0.002
-"""Rounds of Newton's method at most, and the change of the exponent, as a share of it, after which no further one is worth
-its time. From one step to the next the exponent hardly changes."""
+_ROUNDS = 3
 
 
 class EstimateBias:
@@ -87,5 +85,3 @@ class EstimateBias:
             step = (float(terms.sum()) - wanted) / -float((terms * logarithms).sum())
             bounded = min(max(self.exponent + step, self.exponent / 2), self.exponent * 2)
             self.exponent = min(max(bounded, _LEAST), _MOST)
-            if abs(step) <= _CLOSE * self.exponent:
-                break
