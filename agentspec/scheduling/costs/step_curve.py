@@ -52,7 +52,7 @@ class StepCurve:
         self._visited = [0] * number
         """Number of the latest step that a point has learned from."""
         self._known_until = [-1.0] * number
-        """Number of the last step before which a point is not forgotten."""
+        """Number of the step up to which a point is known; later it is forgotten, unless a step visits it again."""
         self._num_steps = 0
         self._known: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None = None
         """Tokens, seconds and contexts of the known points; None: there are none."""
