@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     options.folder("--data", "folder that was unpacked, or that --prepare made (default .gpu/data)", Path(".gpu/data"))
     options.folder("--out", "folder for records and logs (default gpu-run)", Path("gpu-run"))
     options.number("--elapsed", 0.0, "seconds of the command that have passed already, for unpacking")
+    options.number("--within", LENT_SECONDS, "seconds after which the command must have ended, if that is sooner")
     options.flag("--plan", "print all trips with estimated seconds, and exit")
     options.flag("--next", "print the next trip with its commands, and exit")
     options.folder("--results", "folder of committed results (default evals/results/gpu)", Path("evals/results/gpu"))
@@ -107,6 +108,7 @@ def _run(args: argparse.Namespace) -> int:
         raise ConfigError("--trip N is needed, or --plan or --next; see --help")
     one = trip(args.trip)
     command = one.command
+    latest = min(command.limit, args.within - _TO_FINISH)
     data, out = args.data.resolve(), args.out.resolve()
     (out / "logs").mkdir(parents=True, exist_ok=True)
     if args.dry_run:
@@ -130,12 +132,13 @@ def _run(args: argparse.Namespace) -> int:
         results=Results(out / "results.json", facts),
         head_acceptance=acceptance_for(args.head_accept_length, HEAD_STEPS),
         head_accept_length=args.head_accept_length,
-        deadline=began + command.limit,
+        deadline=began + latest,
         on_cpu=args.dry_run,
     )
     # A CPU takes longer than the deadlines of a GPU allow.
     factor = 10.0 if args.dry_run else 1.0
-    status = _do(run, command, {phase.name: began + factor * phase.limit for phase in command.phases}, args.elapsed)
+    limits = {phase.name: began + factor * min(phase.limit, latest) for phase in command.phases}
+    status = _do(run, command, limits, args.elapsed)
     shown = table(run.results.records, run.results.phases)
     (out / "table.txt").write_text(shown + "\n", encoding="utf-8")
     print(shown)
@@ -145,13 +148,9 @@ def _run(args: argparse.Namespace) -> int:
 def _do(run: Run, command: Command, limits: dict[str, float], unpacked: float) -> int:
     """Does the phases in their order. One that fails ends early, and the others go on: each has its own servers."""
     phases = [phase.name for phase in command.phases]
-    for name in phases:
-        if name in ("unpack", "profile"):
-            with _phase(run, name, limits):
-                if name == "profile":
-                    profile(run.until(limits[name]))
-        if name == "unpack":
-            run.results.phases[-1]["seconds"] = round(unpacked, 1)
+    with _phase(run, "unpack", limits):
+        pass
+    run.results.phases[-1]["seconds"] = round(unpacked, 1)
     for number, systems in enumerate(_side_by_side(run, command.systems)):
         with run.starting(replay_servers(run, systems)) as wait:
             if "smoke" in phases and not number:
@@ -164,6 +163,9 @@ def _do(run: Run, command: Command, limits: dict[str, float], unpacked: float) -
             if "trace" in phases and servers is not None:
                 with _phase(run, "trace", limits):
                     trace(run.until(limits["trace"]), servers)
+    if "profile" in phases:
+        with _phase(run, "profile", limits):
+            profile(run.until(limits["profile"]))
     return 0 if all(done["complete"] for done in run.results.phases) else 1
 
 

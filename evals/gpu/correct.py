@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -23,7 +24,7 @@ from agentspec.errors import AgentspecError
 from agentspec.evals.chi_square import p_value
 from agentspec.evals.gpu.records import Record
 from agentspec.evals.gpu.run import Run
-from agentspec.evals.gpu.servers import CPU_BACKEND, START_SECONDS, device_arguments
+from agentspec.evals.gpu.servers import CPU_BACKEND, START_SECONDS, WAITING, device_arguments
 from agentspec.evals.parity.servers import CHANGING, UNITED
 from agentspec.evals.sql_databases import link_prompts, render
 from agentspec.evals.systems import SYSTEMS, System
@@ -39,6 +40,11 @@ _CHECKED = {
     "none": SYSTEMS["none"],
     "suffix": SYSTEMS["agentspec"],
     "hybrid": System("agentspec + EAGLE-3", "AGENTSPEC", (*SYSTEMS["eagle3"].arguments[:2], *CHANGING), UNITED),
+}
+_CHECKED |= {
+    f"{name}{WAITING}": replace(of, variables={**of.variables, "AGENTSPEC_STREAM_ORDER": "off"})
+    for name, of in _CHECKED.items()
+    if of.algorithm == "AGENTSPEC"
 }
 _SAMPLED_TOKENS = 3
 _PARITY_TOKENS = 64
@@ -216,8 +222,12 @@ def _drafted(server: Server, system: str) -> Record:
     """Counters that show that something was drafted; otherwise nothing was checked."""
     if system == "none":
         return {}
-    counters: dict[str, Any] = (server.agentspec_state() or {}).get("counters", {})
-    return {name: counters.get(name) for name in ("drafted_tokens", "accepted_tokens", "draft_errors")}
+    state = server.agentspec_state() or {}
+    counters: dict[str, Any] = state.get("counters", {})
+    return {
+        **{name: counters.get(name) for name in ("drafted_tokens", "accepted_tokens", "draft_errors")},
+        "stream_order": state.get("stream_order") is not None,
+    }
 
 
 def _drawn(server: Server, text: str, number: int) -> Counter[tuple[int, ...]]:

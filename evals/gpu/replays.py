@@ -15,7 +15,7 @@ import numpy as np
 from agentspec.errors import ServerError
 from agentspec.evals.gpu.records import Record
 from agentspec.evals.gpu.run import Run
-from agentspec.evals.gpu.servers import CPU_BACKEND, HEAD_STEPS, WITH_HEAD, algorithm, replay_server
+from agentspec.evals.gpu.servers import CPU_BACKEND, HEAD_STEPS, algorithm, has_head, replay_server
 from agentspec.evals.gpu.work import Cell, RecordedCall, Session, load_cells
 from agentspec.integrations.servers.server import RunningServer, Server
 from agentspec.progress import say
@@ -55,7 +55,9 @@ class Servers:
             OutOfTimeError: The deadline came first.
             ServerError: No server is alive.
         """
-        for turn, cell in enumerate(cell for cell in self.cells if cell.clients in run.clients):
+        # Every cell is measured once before one is repeated: the deadline may come first.
+        cells = sorted((cell for cell in self.cells if cell.clients in run.clients), key=lambda cell: cell.repetition)
+        for turn, cell in enumerate(cells):
             # No server always follows the same one.
             order = list(self.alive)
             first = turn % len(order) if order else 0
@@ -71,6 +73,9 @@ class Servers:
                     say(f"  {cell.trace} x{cell.clients} {system}: {figures['tokens_per_second']} tokens/s")
         if not self.alive:
             raise ServerError("no server is alive; see the records")
+        for system, server in self.alive.items():
+            if algorithm(system) == "AGENTSPEC":
+                run.results.add({"part": "state", "system": system, "state": _state(server)})
 
     def _warm(self) -> None:
         """Every server answers the warm sessions, all at the same time."""
@@ -229,7 +234,7 @@ def facts(run: Run, system: str) -> Record:
         "backend": _backend(run),
         "system": system,
         "note": FORCED if run.size.is_random else "answers are recorded ones, forced token by token; the small model",
-        **({"head": head} if system in WITH_HEAD else {}),
+        **({"head": head} if has_head(system) else {}),
     }
 
 

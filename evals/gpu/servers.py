@@ -15,6 +15,8 @@ from agentspec.integrations.servers.server import REPLAYED, Server
 from agentspec.integrations.sglang_cpu import activate, environment
 
 SYSTEMS = ("none", "ngram", "suffix", "eagle3", "hybrid")
+WAITING = "-wait"
+"""Ends the name of one of our systems whose steps wait for the results of the step before, instead of stream order."""
 BACKENDS = ("triton",)
 CPU_BACKEND = "torch_native"
 """Of attention, in a dry run."""
@@ -36,9 +38,9 @@ def algorithm(system: str) -> str:
     Raises:
         ConfigError: There is no such system.
     """
-    if system not in _ALGORITHMS:
+    if _plain(system) not in _ALGORITHMS:
         raise ConfigError(f"systems are {', '.join(SYSTEMS)}, got {system!r}")
-    return _ALGORITHMS[system]
+    return _ALGORITHMS[_plain(system)]
 
 
 def arguments(system: str, size: Size, data: Path, *, backend: str, max_running: int) -> list[str]:
@@ -51,6 +53,7 @@ def arguments(system: str, size: Size, data: Path, *, backend: str, max_running:
         backend: Of attention, one of BACKENDS or CPU_BACKEND.
         max_running: Greatest number of requests in a batch.
     """
+    system = _plain(system)
     words = [
         *("--context-length", str(size.context_length), "--max-running-requests", str(max_running)),
         *("--skip-server-warmup", "--grammar-backend", "none", "--random-seed", "1"),
@@ -72,11 +75,25 @@ def arguments(system: str, size: Size, data: Path, *, backend: str, max_running:
     return words
 
 
+def has_head(system: str) -> bool:
+    """Whether it has an EAGLE-3 head."""
+    return _plain(system) in WITH_HEAD
+
+
 def variables(system: str) -> dict[str, str]:
     """The environment variables of a system's server, besides those of `replay_server`."""
-    if system not in ("suffix", "hybrid"):
+    plain = _plain(system)
+    if plain not in ("suffix", "hybrid"):
         return {}
-    return {"AGENTSPEC_WIDTHS": ",".join(map(str, WIDTHS)), **(OWN_ESTIMATES if system == "hybrid" else {})}
+    return {
+        "AGENTSPEC_WIDTHS": ",".join(map(str, WIDTHS)),
+        **(OWN_ESTIMATES if plain == "hybrid" else {}),
+        **({} if plain == system else {"AGENTSPEC_STREAM_ORDER": "off"}),
+    }
+
+
+def _plain(system: str) -> str:
+    return system.removesuffix(WAITING)
 
 
 def device_arguments(backend: str, max_running: int) -> list[str]:
@@ -118,7 +135,7 @@ def replay_server(
         extra: Further arguments.
     """
     words = arguments(system, size, data, backend=backend, max_running=max_running)
-    head = head_variables(log.parent / "head-site", head_acceptance) if system in WITH_HEAD else {}
+    head = head_variables(log.parent / "head-site", head_acceptance) if has_head(system) else {}
     return Server(
         model_folder(size, data),
         algorithm(system),

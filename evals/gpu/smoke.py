@@ -17,6 +17,7 @@ import torch
 
 from agentspec.evals.gpu.records import Record
 
+_LAUNCHES = 200
 _BUSY_CYCLES = 100_000_000
 """Of the device's clock, about 55 ms on an H100."""
 
@@ -24,7 +25,16 @@ _BUSY_CYCLES = 100_000_000
 def main() -> int:
     """Runs all checks; 1 if one failed."""
     failed = False
-    for check in (_kernels_of_sglang, _plugin, _engine, _layout_kernel, _union_kernel, _host_copy, _union_times):
+    for check in (
+        _kernels_of_sglang,
+        _plugin,
+        _engine,
+        _layout_kernel,
+        _union_kernel,
+        _host_copy,
+        _host_functions,
+        _union_times,
+    ):
         began = time.perf_counter()
         try:
             record = check()
@@ -91,6 +101,34 @@ def _host_copy() -> Record:
     took = 1e3 * float(np.median(times))
     is_right = int(got[0]) == len(times)
     return {"met": bool(took < 0.2 and is_right), "start_ms": round(took, 4), "is_right": is_right}
+
+
+def _host_functions() -> Record:
+    """How long a stream stands still for a function of the host that does nothing, in microseconds: when the device has
+    work before it, and when the device is idle."""
+    from agentspec.integrations.sglang.stream_order import host_functions
+
+    launch = host_functions.launcher("cuda")
+    if launch is None or not host_functions.works(launch, "cuda"):
+        return {"met": False}
+    call = host_functions._Probe()
+    sleep: Any = torch.cuda._sleep
+    event: Any = torch.cuda.Event
+    times: dict[str, list[float]] = {"busy": [], "idle": []}
+    for at in range(2 * _LAUNCHES):
+        kind = "busy" if at % 2 else "idle"
+        before, after = event(enable_timing=True), event(enable_timing=True)
+        if kind == "busy":
+            sleep(_BUSY_CYCLES // 50)
+        before.record()
+        launch(call)
+        after.record()
+        torch.cuda.synchronize()
+        times[kind].append(1e3 * before.elapsed_time(after))
+    told = {
+        kind: {str(q): round(float(np.percentile(some, q)), 2) for q in (50, 90, 99)} for kind, some in times.items()
+    }
+    return {"met": True, "microseconds": told}
 
 
 def _union_times() -> Record:

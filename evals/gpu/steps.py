@@ -34,7 +34,9 @@ def profile(run: Run) -> None:
     Raises:
         ConfigError: The points do not determine the costs.
         ServerError: The server did not start, or does not report its steps.
+        OutOfTimeError: Too little time is left.
     """
+    run.check_time(needed=120.0)
     backend = CPU_BACKEND if run.on_cpu else run.trip.backend
     most = 2 if run.on_cpu else 16
     words = device_arguments(backend, most)

@@ -97,8 +97,12 @@ TRIPS = (
     ),
     Trip(
         number=2,
-        asks="What does a step take?",
-        command=_command((), ("profile", 250, 500, "time verify steps by rows, width and context")),
+        asks="What does stream order save, and what does a step take?",
+        command=_command(
+            ("suffix", "suffix-wait", "hybrid", "hybrid-wait"),
+            ("replay", 200, 300, "both systems in stream order, and with steps that wait for results"),
+            ("profile", 220, 560, "time verify steps by rows, width and context"),
+        ),
         clients=(16,),
     ),
     Trip(
