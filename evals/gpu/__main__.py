@@ -27,7 +27,8 @@ from agentspec.progress import say
 _TO_FINISH = 8.0
 """Seconds kept at the end of a command for stopping servers and bringing back what was written."""
 
-
+_HEAD_START = 8.0
+"""Seconds by which the servers of the checks start before those of the replays."""
 _SMALL_GIGABYTES = 6.0
 """Of the device's memory, for the small servers that are checked while the others start."""
 
@@ -152,8 +153,10 @@ def _do(run: Run, command: Command, limits: dict[str, float], unpacked: float) -
         pass
     run.results.phases[-1]["seconds"] = round(unpacked, 1)
     for number, systems in enumerate(_side_by_side(run, command.systems)):
-        with run.starting(replay_servers(run, systems)) as wait:
-            if "smoke" in phases and not number:
+        is_checked = "smoke" in phases and not number
+        # The small servers, which are needed first, are the first to get the GPU.
+        with run.starting(replay_servers(run, systems), after=_HEAD_START if is_checked else 0.0) as wait:
+            if is_checked:
                 with _phase(run, "smoke", limits):
                     check_right(run, limits)
             servers = None

@@ -24,7 +24,7 @@ from agentspec.errors import AgentspecError
 from agentspec.evals.chi_square import p_value
 from agentspec.evals.gpu.records import Record
 from agentspec.evals.gpu.run import Run
-from agentspec.evals.gpu.servers import CPU_BACKEND, START_SECONDS, WAITING, device_arguments
+from agentspec.evals.gpu.servers import CPU_BACKEND, START_SECONDS, WAITING, device_arguments, plugin_variables
 from agentspec.evals.parity.servers import CHANGING, UNITED
 from agentspec.evals.sql_databases import link_prompts, render
 from agentspec.evals.systems import SYSTEMS, System
@@ -41,11 +41,20 @@ _CHECKED = {
     "suffix": SYSTEMS["agentspec"],
     "hybrid": System("agentspec + EAGLE-3", "AGENTSPEC", (*SYSTEMS["eagle3"].arguments[:2], *CHANGING), UNITED),
 }
-_CHECKED |= {
-    f"{name}{WAITING}": replace(of, variables={**of.variables, "AGENTSPEC_STREAM_ORDER": "off"})
+_CHECKED = {
+    # Few widths, so that their graphs are captured soon.
+    name: replace(
+        of,
+        arguments=(*of.arguments, "--speculative-num-draft-tokens", "16"),
+        variables={**of.variables, "AGENTSPEC_WIDTHS": "1,4,16"},
+    )
+    if of.is_ours
+    else of
     for name, of in _CHECKED.items()
-    if of.algorithm == "AGENTSPEC"
 }
+_CHECKED[f"hybrid{WAITING}"] = replace(
+    _CHECKED["hybrid"], variables={**_CHECKED["hybrid"].variables, "AGENTSPEC_STREAM_ORDER": "off"}
+)
 _SAMPLED_TOKENS = 3
 _PARITY_TOKENS = 64
 
@@ -196,7 +205,12 @@ def _servers(run: Run) -> list[Server]:
                 *system.arguments,
                 *device_arguments(_backend(run), 16),
             ],
-            environment={**system.variables, "TRITON_F32_DEFAULT": "ieee", **_caches(run)},
+            environment={
+                **system.variables,
+                "TRITON_F32_DEFAULT": "ieee",
+                **_caches(run),
+                **plugin_variables(run.logs),
+            },
             start_seconds=START_SECONDS[_backend(run)],
         )
         for label, system in _CHECKED.items()

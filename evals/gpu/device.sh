@@ -34,7 +34,13 @@ if [ ! -e "$state/.unpacked" ]; then
 fi
 
 # Whatever becomes of the run, its logs come back.
-bring_back() { tar czf "$out/logs-$trip.tar.gz" -C "$out" logs 2> /dev/null; rm -rf "$out/logs"; }
+bring_back() {
+  for name in logs traces; do
+    [ -d "$out/$name" ] || continue
+    tar czf "$out/$name-$trip.tar.gz" -C "$out" "$name" 2> /dev/null
+    rm -rf "${out:?}/$name"
+  done
+}
 trap bring_back EXIT
 # The source tree in the working folder must not hide the built package.
 cd "$state" || exit 1

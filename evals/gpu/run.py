@@ -66,14 +66,16 @@ class Run:
             raise OutOfTimeError(f"{max(self.seconds_left(), 0.0):.0f} s were left, {needed:.0f} s are needed")
 
     @contextmanager
-    def starting(self, servers: Sequence[Server]) -> Iterator[Callable[[float], list[Server | str]]]:
-        """Starts servers at the same time, without waiting; all are stopped at the end.
+    def starting(
+        self, servers: Sequence[Server], after: float = 0.0
+    ) -> Iterator[Callable[[float], list[Server | str]]]:
+        """Starts servers at the same time, `after` so many seconds, without waiting; all are stopped at the end.
 
         Yields a function that waits until a time, by time.monotonic(), for all of them. In place of a server that did not start it
         returns the reason.
         """
         with ThreadPoolExecutor(max(len(servers), 1)) as pool:
-            starting = [pool.submit(_start, server) for server in servers]
+            starting = [pool.submit(_start, server, after) for server in servers]
 
             def wait(until: float) -> list[Server | str]:
                 try:
@@ -89,7 +91,8 @@ class Run:
                     server.stop()
 
 
-def _start(server: Server) -> Server | str:
+def _start(server: Server, after: float) -> Server | str:
+    time.sleep(after)
     try:
         server.__enter__()
     except (AgentspecError, OSError) as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agentspec.errors import ConfigError
 from agentspec.evals.files import plugin_site
+from agentspec.evals.gpu import start_lock
 from agentspec.evals.gpu.sizes import Size, head_folder, model_folder
 from agentspec.evals.systems import OWN_ESTIMATES
 from agentspec.integrations.emulated_device.models import simulated_head
@@ -27,7 +28,7 @@ HEAD_STEPS = 5
 WITH_HEAD = ("eagle3", "hybrid")
 
 _ALGORITHMS = {"none": "none", "ngram": "NGRAM", "suffix": "AGENTSPEC", "eagle3": "EAGLE3", "hybrid": "AGENTSPEC"}
-START_SECONDS = {CPU_BACKEND: 600.0, "triton": 150.0}
+START_SECONDS = {CPU_BACKEND: 600.0, "triton": 220.0}
 """After this a server that has not answered is given up, by backend."""
 _GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -135,22 +136,39 @@ def replay_server(
         extra: Further arguments.
     """
     words = arguments(system, size, data, backend=backend, max_running=max_running)
-    head = head_variables(log.parent / "head-site", head_acceptance) if has_head(system) else {}
+    plugins = plugin_variables(log.parent, head_acceptance if has_head(system) else None)
     return Server(
         model_folder(size, data),
         algorithm(system),
         log=log,
         arguments=[*words, *extra],
-        environment={**variables(system), **head, **REPLAYED},
+        environment={**variables(system), **plugins, **REPLAYED},
         start_seconds=START_SECONDS[backend],
     )
+
+
+def plugin_variables(folder: Path, acceptance: float | None = None) -> dict[str, str]:
+    """Variables that make SGLang's processes load the plugins of a run.
+
+    Args:
+        folder: Gets the plugins' entry points.
+        acceptance: Of the simulated head; None: without it.
+    """
+    head = {} if acceptance is None else head_variables(folder / "head-site", acceptance)
+    start = plugin_site(folder / "start-site", "start_lock", start_lock.__name__)
+    path = head.get("PYTHONPATH") or _python_path()
+    return {**head, "PYTHONPATH": _joined(start, path), start_lock.VARIABLE: str(folder / "start.lock")}
 
 
 def head_variables(site: Path, acceptance: float) -> dict[str, str]:
     """Variables that make SGLang's processes load the simulated head; `site` is a folder that is made for it."""
     plugin_site(site, "simulated_head", simulated_head.__name__)
-    kept = environment()["PYTHONPATH"] if activate() else os.environ.get("PYTHONPATH", "")
-    return {
-        "PYTHONPATH": os.pathsep.join(path for path in (str(site), kept) if path),
-        simulated_head.VARIABLE: str(acceptance),
-    }
+    return {"PYTHONPATH": _joined(site, _python_path()), simulated_head.VARIABLE: str(acceptance)}
+
+
+def _joined(site: Path, path: str) -> str:
+    return os.pathsep.join(filter(None, (str(site), path)))
+
+
+def _python_path() -> str:
+    return environment()["PYTHONPATH"] if activate() else os.environ.get("PYTHONPATH", "")

@@ -71,6 +71,7 @@ def make_site(site: Path, source: Path, replica: Path) -> None:
             _unpack(wheel, part)
         _without_flashinfer(part)
         _with_float32_norms(part)
+        _without_deep_gemm(part)
         for path in part.rglob("*.so"):
             subprocess.run(["strip", "-g", str(path)], check=False, capture_output=True)
         part.rename(site)
@@ -148,6 +149,13 @@ def _with_float32_norms(site: Path) -> None:
     """The kernel package's RMSNorm takes half precision only, and the parity check is in float32. So torch does it."""
     path = site / "sgl_kernel" / "elementwise.py"
     path.write_text(path.read_text(encoding="utf-8") + _FLOAT32_NORMS, encoding="utf-8")
+
+
+def _without_deep_gemm(site: Path) -> None:
+    """SGLang's EAGLE-3 imports an attention backend of other models, and with it DeepGEMM, which is not carried."""
+    path = site / "sglang" / "srt" / "layers" / "attention" / "dsa_backend.py"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("    import deep_gemm\n", "    deep_gemm = None\n"), encoding="utf-8")
 
 
 _FLOAT32_NORMS = """

@@ -89,10 +89,10 @@ TRIPS = (
         command=_command(
             _ALL,
             ("smoke", 90, 150, _SMOKE),
-            ("parity", 20, 180, _PARITY),
-            ("sampling", 10, 200, "answers at temperature 0.7 beside plain's, by a chi-square test"),
-            ("replay", 180, 380, "SQL agents and coding agents' sessions on 8B servers, in turns"),
-            ("trace", 60, 430, "record 50 steps of each system with torch's profiler"),
+            ("parity", 20, 190, _PARITY),
+            ("sampling", 10, 210, "answers at temperature 0.7 beside plain's, by a chi-square test"),
+            ("replay", 190, 370, "SQL agents and coding agents' sessions on 8B servers, in turns"),
+            ("trace", 50, 422, "record 50 steps of each system with torch's profiler"),
         ),
     ),
     Trip(

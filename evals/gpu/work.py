@@ -44,7 +44,7 @@ class Trace:
 
 
 TRACES = {
-    "sql": Trace(file="sql_intercode_spider.jsonl.xz", calls=10, warm=32, sessions=6, most=120, alone=6),
+    "sql": Trace(file="sql_intercode_spider.jsonl.xz", calls=10, warm=32, sessions=3, most=120, alone=6),
     "swe": Trace(file="swe_mini_agent.jsonl.xz", calls=8, warm=8, sessions=1, most=16, alone=1),
 }
 

@@ -11,6 +11,8 @@ MODULES = (
     "sglang.launch_server", "sglang.srt.managers.scheduler", "sglang.srt.entrypoints.http_server",
     "sglang.srt.models.llama", "sglang.srt.models.llama_eagle3", "sglang.srt.speculative.eagle_worker_v2",
     "sglang.srt.speculative.ngram_worker", "sglang.srt.layers.attention.triton_backend",
+    "sglang.srt.layers.attention.dsa_backend", "sglang.srt.layers.attention.deepseek_v4_backend",
+    "sglang.srt.layers.attention.flashmla_backend",
     "agentspec.integrations.sglang.workers.hybrid", "agentspec.evals.gpu.__main__", "agentspec.evals.gpu.smoke",
 )  # fmt: skip
 
