@@ -202,6 +202,7 @@ def _servers(run: Run) -> list[Server]:
             arguments=[
                 *("--context-length", "640", "--max-running-requests", "16", "--max-total-tokens", "16384"),
                 *("--skip-server-warmup", "--grammar-backend", "none", "--dtype", "float32"),
+                "--disable-prefill-cuda-graph",
                 *system.arguments,
                 *device_arguments(_backend(run), 16),
             ],

@@ -112,6 +112,7 @@ def replay_servers(run: Run, systems: Sequence[str]) -> list[Server]:
             max_running=max(run.clients),
             head_acceptance=run.head_acceptance,
             log=run.logs / f"{run.size.name}-{system}.log",
+            extra=["--disable-prefill-cuda-graph"] if run.eager_prefill else [],
         )
         for system in systems
     ]

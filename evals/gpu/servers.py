@@ -31,6 +31,9 @@ _ALGORITHMS = {"none": "none", "ngram": "NGRAM", "suffix": "AGENTSPEC", "eagle3"
 START_SECONDS = {CPU_BACKEND: 600.0, "triton": 220.0}
 """After this a server that has not answered is given up, by backend."""
 _GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64)
+_PREFILL_TOKENS = (64, 256, 1024)
+"""Sizes of captured prefills; SGLang captures many by default. Without them the host launches a prefill kernel by kernel,
+and agents' short prompts take longer than on a server with SGLang's defaults."""
 
 
 def algorithm(system: str) -> str:
@@ -63,6 +66,9 @@ def arguments(system: str, size: Size, data: Path, *, backend: str, max_running:
         words += ["--max-total-tokens", str(size.kv_tokens)]
     if size.is_random:
         words += ["--load-format", "dummy"]
+        words += ["--cuda-graph-bs-prefill", *map(str, _PREFILL_TOKENS)]
+    else:
+        words += ["--disable-prefill-cuda-graph"]
     words += device_arguments(backend, max_running)
     if system in ("suffix", "hybrid"):
         words += ["--speculative-num-draft-tokens", str(WIDTHS[-1])]
@@ -105,7 +111,7 @@ def device_arguments(backend: str, max_running: int) -> list[str]:
     images = [] if backend == CPU_BACKEND else ["--mm-feature-transport", "cpu"]
     return [
         *images,
-        *("--attention-backend", backend, "--sampling-backend", "pytorch", "--disable-prefill-cuda-graph"),
+        *("--attention-backend", backend, "--sampling-backend", "pytorch"),
         *("--cuda-graph-bs-decode", *map(str, sizes)),
         # The size of the cache is set in tokens, because servers side by side all see the whole memory of the device.
         *("--mem-fraction-static", "0.9"),

@@ -39,7 +39,7 @@ def profile(run: Run) -> None:
     run.check_time(needed=120.0)
     backend = CPU_BACKEND if run.on_cpu else run.trip.backend
     most = 2 if run.on_cpu else 16
-    words = device_arguments(backend, most)
+    words = [*device_arguments(backend, most), "--disable-prefill-cuda-graph"]
     if run.size.is_random:
         words += ["--load-format", "dummy"]
     plan = ProfilePlan(

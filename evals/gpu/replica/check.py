@@ -38,7 +38,8 @@ def main() -> None:
         if args.disable_overlap_schedule or args.disable_cuda_graph:
             raise SystemExit(f"{system}: overlap and graphs must be on")
         print(
-            f"{system}: {args.attention_backend}, {args.speculative_num_draft_tokens} draft tokens, page {args.page_size}"
+            f"{system}: {args.attention_backend}, {args.speculative_num_draft_tokens} draft tokens, page {args.page_size}, "
+            f"prefill graphs {args.cuda_graph_config.prefill.backend} {args.cuda_graph_config.prefill.bs}"
         )
 
 
