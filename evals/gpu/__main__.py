@@ -17,7 +17,7 @@ from agentspec.evals.gpu.records import Results, device_gigabytes
 from agentspec.evals.gpu.replays import Servers, replay_servers
 from agentspec.evals.gpu.run import Run
 from agentspec.evals.gpu.servers import HEAD_STEPS
-from agentspec.evals.gpu.steps import profile, trace
+from agentspec.evals.gpu.steps import profile, sample, trace
 from agentspec.evals.gpu.table import table
 from agentspec.evals.gpu.trips import LENT_SECONDS, START_SECONDS, TRIPS, Command, next_trip, trip
 from agentspec.evals.options import Options
@@ -27,8 +27,8 @@ from agentspec.progress import say
 _TO_FINISH = 8.0
 """Seconds kept at the end of a command for stopping servers and bringing back what was written."""
 
-_HEAD_START = 8.0
-"""Seconds by which the servers of the checks start before those of the replays."""
+_HEAD_START = 40.0
+"""Seconds by which the servers of the checks start before those of the replays. These are ready when the checks are done."""
 _SMALL_GIGABYTES = 6.0
 """Of the device's memory, for the small servers that are checked while the others start."""
 
@@ -165,9 +165,10 @@ def _do(run: Run, command: Command, limits: dict[str, float], unpacked: float) -
             with _phase(run, "replay", limits):
                 servers = Servers(run, systems, wait(limits["replay"]))
                 servers.replay(run.until(limits["replay"]))
-            if "trace" in phases and servers is not None:
-                with _phase(run, "trace", limits):
-                    trace(run.until(limits["trace"]), servers)
+            for name, record in (("sample", sample), ("trace", trace)):
+                if name in phases and servers is not None:
+                    with _phase(run, name, limits):
+                        record(run.until(limits[name]), servers)
     if "profile" in phases:
         with _phase(run, "profile", limits):
             profile(run.until(limits["profile"]))

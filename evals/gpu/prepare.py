@@ -18,7 +18,7 @@ from pathlib import Path
 from agentspec.analysis.replay.tokenizer import load_tokenizer
 from agentspec.errors import ConfigError
 from agentspec.evals.emulated.hollow_models import npm_tokenizer
-from agentspec.evals.gpu.site import compile_kernels, make_site, replica_environment
+from agentspec.evals.gpu.site import add_profiler, compile_kernels, make_site, replica_environment
 from agentspec.evals.gpu.sizes import SIZES, Size, model_folder, write_model
 from agentspec.evals.gpu.work import TRACES, Trace, make_cells, save_cells
 from agentspec.progress import say
@@ -48,6 +48,7 @@ def prepare(traces: Path, configs: Path, out: Path, *, source: Path, replica: Pa
     out.mkdir(parents=True, exist_ok=True)
     site, jit, data = out / "site", out / "jit", out / "data"
     make_site(site, source, replica)
+    add_profiler(site, replica)
     compile_kernels(site, jit, replica)
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir()
@@ -62,8 +63,19 @@ def prepare(traces: Path, configs: Path, out: Path, *, source: Path, replica: Pa
     # SGLang's archive is kept as long as its site is.
     sglang = carried / "sglang.tar.xz"
     if not sglang.is_file() or sglang.stat().st_mtime < site.with_name("site.made").stat().st_mtime:
-        _pack(out, ["site", "jit"], sglang, "--exclude=site/agentspec", "--exclude=site/sglang_agentspec*")
-    _pack(out, ["data", *(f"site/{path.name}" for path in site.glob("*agentspec*"))], carried / "agentspec.tar.xz")
+        _pack(
+            out,
+            ["site", "jit"],
+            sglang,
+            "--exclude=site/agentspec",
+            "--exclude=site/sglang_agentspec*",
+            "--exclude=site/bin",
+        )
+    _pack(
+        out,
+        ["data", "site/bin", *(f"site/{path.name}" for path in site.glob("*agentspec*"))],
+        carried / "agentspec.tar.xz",
+    )
     total = sum(path.stat().st_size for path in carried.iterdir())
     say(f"{carried}: {total / (1 << 20):.1f} MiB")
     if total > CARRIED_BYTES:

@@ -55,6 +55,14 @@ class Servers:
             OutOfTimeError: The deadline came first.
             ServerError: No server is alive.
         """
+        try:
+            self._replay(run)
+        finally:
+            for system, server in self.alive.items():
+                if algorithm(system) == "AGENTSPEC":
+                    run.results.add({"part": "state", "system": system, "state": _state(server)})
+
+    def _replay(self, run: Run) -> None:
         # Every cell is measured once before one is repeated: the deadline may come first.
         cells = sorted((cell for cell in self.cells if cell.clients in run.clients), key=lambda cell: cell.repetition)
         for turn, cell in enumerate(cells):
@@ -73,26 +81,16 @@ class Servers:
                     say(f"  {cell.trace} x{cell.clients} {system}: {figures['tokens_per_second']} tokens/s")
         if not self.alive:
             raise ServerError("no server is alive; see the records")
-        for system, server in self.alive.items():
-            if algorithm(system) == "AGENTSPEC":
-                run.results.add({"part": "state", "system": system, "state": _state(server)})
 
     def _warm(self) -> None:
-        """Every server answers the warm sessions, all at the same time."""
-
-        def warm(system: str) -> str:
+        """Every server answers the warm sessions, one server after another: agentspec learns how long steps take."""
+        for system, server in list(self.alive.items()):
             try:
                 for cell in self.cells:
                     if not cell.clients:
-                        _ask(self.alive[system], cell, _WARM_CLIENTS)
+                        _ask(server, cell, _WARM_CLIENTS)
             except OSError as error:
-                return str(error)
-            return ""
-
-        with ThreadPoolExecutor(max(len(self.alive), 1)) as pool:
-            for system, error in zip(list(self.alive), list(pool.map(warm, self.alive)), strict=True):
-                if error:
-                    self._failed(system, {}, error)
+                self._failed(system, {}, str(error))
 
     def _failed(self, system: str, at: Record, error: str) -> None:
         server = self.alive.pop(system, None)

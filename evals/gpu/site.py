@@ -44,6 +44,8 @@ _TAGS = (
     "manylinux2014_x86_64", "manylinux1_x86_64", "linux_x86_64", "any",
 )  # fmt: skip
 _HERE = Path(__file__).parent
+PROFILER = Path(__file__).parents[3] / "bin" / "py-spy"
+"""Where the host has the sampler of Python stacks: in the site beside agentspec."""
 VARIABLES = {"SGLANG_IS_FLASHINFER_AVAILABLE": "false"}
 """What a process on the host needs besides PYTHONPATH and TVM_FFI_CACHE_DIR."""
 
@@ -90,6 +92,35 @@ def make_site(site: Path, source: Path, replica: Path) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink()
+
+
+def add_profiler(site: Path, replica: Path) -> None:
+    """Puts py-spy where PROFILER says, if it is not there.
+
+    Raises:
+        ConfigError: It could not be downloaded.
+    """
+    there = site / "bin" / PROFILER.name
+    if there.is_file():
+        return
+    wheels = site.with_name("wheels")
+    command = [
+        str(replica),
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--dest",
+        str(wheels),
+    ]
+    _run([*command, "py-spy"], "py-spy could not be downloaded")
+    with zipfile.ZipFile(next(wheels.glob("py_spy-*.whl"))) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("/scripts/py-spy"))
+        there.parent.mkdir(exist_ok=True)
+        there.write_bytes(archive.read(name))
+    there.chmod(0o755)
 
 
 def compile_kernels(site: Path, jit: Path, replica: Path) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
+import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -18,6 +21,7 @@ from agentspec.evals.gpu.records import Record
 from agentspec.evals.gpu.replays import Servers, measure
 from agentspec.evals.gpu.run import Run
 from agentspec.evals.gpu.servers import CPU_BACKEND, WIDTHS, device_arguments
+from agentspec.evals.gpu.site import PROFILER
 from agentspec.evals.gpu.sizes import model_folder
 from agentspec.evals.gpu.work import Cell
 from agentspec.integrations.servers.server import Server
@@ -75,26 +79,68 @@ def trace(run: Run, servers: Servers) -> None:
         OutOfTimeError: The deadline came first.
     """
     (run.out / "traces").mkdir(exist_ok=True)
-    # With one client a trace is short enough to be read.
-    for clients in sorted(run.clients):
-        cell = next(cell for cell in servers.cells if cell.clients == clients)
-        # What was measured least often comes first, because the deadline may come before the last.
-        for system, server in reversed(list(servers.alive.items())):
-            run.check_time(needed=15.0)
-            # The answers were learnt in the replay, so that accept lengths are higher than they were then.
-            at = {"part": "trace", "system": system, "trace": cell.trace, "clients": clients}
-            with tempfile.TemporaryDirectory(prefix="agentspec-trace-") as name:
-                folder = Path(name)
-                figures = _traced(run, server, folder, cell, system)
-                recorded = _recorded(folder)
-                if recorded is None:
-                    raise ServerError(f"the server {system} recorded no trace; see its log")
-                with gzip.open(recorded, "rt") as file:
-                    events = json.load(file)["traceEvents"]
-                run.results.add({**at, **figures, **summed(events)})
-                if recorded.stat().st_size < _MOST_BYTES:
-                    shutil.copyfile(recorded, run.out / "traces" / f"{system}-{clients}.json.gz")
-            say(f"  {system} x{clients} traced")
+    # With one client a trace is short enough to be read. What was measured least often comes first, because the deadline
+    # may come before the last.
+    cell = next(cell for cell in servers.cells if cell.clients == min(run.clients))
+    for system, server in reversed(list(servers.alive.items())):
+        run.check_time(needed=12.0)
+        # The answers were learnt in the replay, so that accept lengths are higher than they were then.
+        at = {"part": "trace", "system": system, "trace": cell.trace, "clients": cell.clients}
+        with tempfile.TemporaryDirectory(prefix="agentspec-trace-") as name:
+            folder = Path(name)
+            figures = _traced(run, server, folder, cell, system)
+            recorded = _recorded(folder)
+            if recorded is None:
+                raise ServerError(f"the server {system} recorded no trace; see its log")
+            with gzip.open(recorded, "rt") as file:
+                events = json.load(file)["traceEvents"]
+            run.results.add({**at, **figures, **summed(events)})
+            if recorded.stat().st_size < _MOST_BYTES:
+                shutil.copyfile(recorded, run.out / "traces" / f"{system}.json.gz")
+        say(f"  {system} traced")
+
+
+def sample(run: Run, servers: Servers) -> None:
+    """Samples the Python stack of each system's scheduler while many clients ask: what the host spends its time on.
+
+    Raises:
+        ServerError: A scheduler could not be sampled.
+        OutOfTimeError: The deadline came first.
+    """
+    sampler = shutil.which("py-spy", path=os.pathsep.join((str(PROFILER.parent), os.environ.get("PATH", ""))))
+    if sampler is None:
+        raise ServerError("py-spy must be in the PATH to sample schedulers")
+    (run.out / "traces").mkdir(exist_ok=True)
+    cell = next(cell for cell in servers.cells if cell.clients == max(run.clients))
+    for system, server in reversed(list(servers.alive.items())):
+        run.check_time(needed=8.0)
+        pids = [pid for pid in server.processes() if "scheduler" in Path(f"/proc/{pid}/cmdline").read_text()]
+        stacks = run.out / "traces" / f"{system}.stacks"
+        command = [sampler, "record", "--nonblocking", "--format", "raw", "--rate", "200", "--output", str(stacks)]
+        with subprocess.Popen([*command, "--pid", str(pids[-1])], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as of:
+            figures = measure(server, cell, system)
+            of.send_signal(signal.SIGINT)
+            _, said = of.communicate()
+        if not stacks.is_file():
+            raise ServerError(f"the scheduler of {system} could not be sampled: {said.decode()[-300:]}")
+        told = inclusive(stacks.read_text(encoding="utf-8"))
+        run.results.add(
+            {"part": "samples", "system": system, "trace": cell.trace, "clients": cell.clients, **figures, **told}
+        )
+        say(f"  {system} sampled")
+
+
+def inclusive(stacks: str) -> Record:
+    """Shares of the samples in which a function was on the stack, the largest first. `stacks`: lines of frames separated by
+    semicolons, and a count."""
+    counts: Counter[str] = Counter()
+    total = 0
+    for line in stacks.splitlines():
+        frames, _, number = line.rpartition(" ")
+        total += int(number)
+        for frame in set(frames.split(";")):
+            counts[frame] += int(number)
+    return {"samples": total, "shares": {name: round(n / total, 4) for name, n in counts.most_common(80)}}
 
 
 def _traced(run: Run, server: Server, folder: Path, cell: Cell, system: str) -> Record:

@@ -81,6 +81,8 @@ _SMOKE = (
     "copy to the host behind a busy stream"
 )
 _PARITY = "greedy answers of the small model in float32, suffix and hybrid beside plain, 1 and 16 clients"
+_SAMPLE = "sample what the scheduler of each system does"
+_TRACE = "record 50 steps of each system with torch's profiler, with one client"
 
 TRIPS = (
     Trip(
@@ -88,11 +90,12 @@ TRIPS = (
         asks="Does it run, is it right, and does it pay?",
         command=_command(
             _ALL,
-            ("smoke", 90, 150, _SMOKE),
-            ("parity", 20, 190, _PARITY),
-            ("sampling", 10, 210, "answers at temperature 0.7 beside plain's, by a chi-square test"),
-            ("replay", 190, 370, "SQL agents and coding agents' sessions on 8B servers, in turns"),
-            ("trace", 50, 422, "record 50 steps of each system with torch's profiler"),
+            ("smoke", 90, 140, _SMOKE),
+            ("parity", 20, 165, _PARITY),
+            ("sampling", 10, 180, "answers at temperature 0.7 beside plain's, by a chi-square test"),
+            ("replay", 190, 350, "SQL agents and coding agents' sessions on 8B servers, in turns"),
+            ("sample", 30, 385, _SAMPLE),
+            ("trace", 40, 425, _TRACE),
         ),
     ),
     Trip(
@@ -111,7 +114,7 @@ TRIPS = (
         command=_command(
             _ALL,
             ("replay", 250, 450, "SQL agents with 64 clients"),
-            ("trace", 60, 500, "record 50 steps of each system"),
+            ("sample", 60, 500, _SAMPLE),
         ),
         clients=(64,),
     ),

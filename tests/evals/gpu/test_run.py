@@ -100,7 +100,8 @@ def run_with(
     monkeypatch.setattr(command, "check_right", check_right)
     monkeypatch.setattr(command, "Servers", StandIn)
     monkeypatch.setattr(command, "replay_servers", lambda run, systems: [])
-    monkeypatch.setattr(command, "trace", lambda run, servers: None)
+    for name in ("sample", "trace"):
+        monkeypatch.setattr(command, name, lambda run, servers: None)
     monkeypatch.setattr(command, "device_gigabytes", lambda: 85.5)
     monkeypatch.setattr(StandIn, "asked", [])
     monkeypatch.setattr(StandIn, "error", replay)
