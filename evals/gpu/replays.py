@@ -110,7 +110,12 @@ def replay_servers(run: Run, systems: Sequence[str]) -> list[Server]:
             max_running=max(run.clients),
             head_acceptance=run.head_acceptance,
             log=run.logs / f"{run.size.name}-{system}.log",
-            extra=["--disable-prefill-cuda-graph"] if run.eager_prefill else [],
+            extra=[
+                *(["--disable-prefill-cuda-graph"] if run.eager_prefill else []),
+                # An idle scheduler would poll, and slow down another one on the same physical core. SGLang 0.5.23 has no such
+                # option any more.
+                *([] if run.on_cpu else ["--sleep-on-idle"]),
+            ],
         )
         for system in systems
     ]

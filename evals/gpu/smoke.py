@@ -5,11 +5,14 @@ A crash of the device ends this process and no other.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,8 @@ import torch
 from agentspec.evals.gpu.records import Record
 
 _LAUNCHES = 200
+_POLLING_SECONDS = 5.0
+"""A thread that polls goes on by itself after this time, so that no stream waits for ever."""
 _LONG_MS = 5.0
 """A copy that takes as long to start has waited for the device."""
 _BUSY_CYCLES = 100_000_000
@@ -106,31 +111,68 @@ def _host_copy() -> Record:
 
 
 def _host_functions() -> Record:
-    """How long a stream stands still for a function of the host that does nothing, in microseconds: when the device has
-    work before it, and when the device is idle."""
+    """How long a stream stands still for a function of the host that does nothing."""
     from agentspec.integrations.sglang.stream_order import host_functions
 
     launch = host_functions.launcher("cuda")
     if launch is None or not host_functions.works(launch, "cuda"):
         return {"met": False}
     call = host_functions._Probe()
+    return {"met": True, "microseconds": _standstill(lambda _: launch(call))}
+
+
+def _polled_flags() -> Record:
+    """How long a stream stands still for a thread of the host that polls a flag and sets another one, which would take the
+    place of functions of the host. The thread is Python's, so a native one is a little faster."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    flags = torch.zeros(2, dtype=torch.int32).pin_memory()
+    seen, address = flags.numpy(), ctypes.c_uint64(flags.data_ptr())
+    behind = ctypes.c_uint64(flags.data_ptr() + flags.element_size())
+    end = time.perf_counter() + _POLLING_SECONDS
+
+    def poll() -> None:
+        for turn in range(1, 2 * _LAUNCHES + 1):
+            while seen[0] < turn and time.perf_counter() < end:
+                pass
+            seen[1] = turn
+
+    def launch(turn: int) -> None:
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        for call, flag in ((driver.cuStreamWriteValue32_v2, address), (driver.cuStreamWaitValue32_v2, behind)):
+            code = call(stream, flag, ctypes.c_uint32(turn), 0)
+            if code:
+                raise OSError(f"the driver refuses it with error {code}")
+
+    stream: Any = torch.cuda.Stream
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        with torch.cuda.stream(stream()):
+            return {"met": True, "microseconds": _standstill(launch)}
+    except (AttributeError, OSError) as error:
+        # Nothing depends on it yet.
+        return {"met": True, "refused": str(error)}
+
+
+def _standstill(launch: Callable[[int], object]) -> Record:
+    """Microseconds of a stream between two events around what is launched, by percentile: when the device has work before
+    it, and when the device is idle. `launch` is called with 1, 2, 3 and so on."""
     sleep: Any = torch.cuda._sleep
     event: Any = torch.cuda.Event
     times: dict[str, list[float]] = {"busy": [], "idle": []}
-    for at in range(2 * _LAUNCHES):
-        kind = "busy" if at % 2 else "idle"
+    for turn in range(1, 2 * _LAUNCHES + 1):
+        kind = "busy" if turn % 2 else "idle"
         before, after = event(enable_timing=True), event(enable_timing=True)
         if kind == "busy":
             sleep(_BUSY_CYCLES // 50)
         before.record()
-        launch(call)
+        launch(turn)
         after.record()
         torch.cuda.synchronize()
         times[kind].append(1e3 * before.elapsed_time(after))
-    told = {
+    return {
         kind: {str(q): round(float(np.percentile(some, q)), 2) for q in (50, 90, 99)} for kind, some in times.items()
     }
-    return {"met": True, "microseconds": told}
 
 
 def _union_times() -> Record:

@@ -48,6 +48,7 @@ TITLES = {
     "engine": "The engine beside its peers",
     "store": "The store",
     "fleet": "A fleet",
+    "gpu": "A real H200",
     "report": "The report's figures",
     "simulation": "Simulated serving",
 }

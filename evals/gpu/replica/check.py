@@ -31,7 +31,7 @@ def main() -> None:
     load_plugins()
     size = sizes.SIZES[name]
     for system in servers.SYSTEMS:
-        words = servers.arguments(system, size, data, backend="triton", max_running=16)
+        words = [*servers.arguments(system, size, data, backend="triton", max_running=16), "--sleep-on-idle"]
         if servers.algorithm(system) != "none":
             words = ["--speculative-algorithm", servers.algorithm(system), *words]
         args = prepare_server_args(["--model-path", str(sizes.model_folder(size, data)), *words])
