@@ -93,8 +93,14 @@ class FakeReplica(BaseHTTPRequestHandler):
         pass
 
 
+class BusyServer(ThreadingHTTPServer):
+    """Takes all connections of a burst, also where it comes late to accept them."""
+
+    request_queue_size = 128
+
+
 def test_a_soak_counts_calls_wrong_answers_and_memory() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), FakeReplica)
+    server = BusyServer(("127.0.0.1", 0), FakeReplica)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         url = f"http://127.0.0.1:{server.server_port}"
