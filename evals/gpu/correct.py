@@ -24,7 +24,7 @@ from agentspec.errors import AgentspecError
 from agentspec.evals.chi_square import p_value
 from agentspec.evals.gpu.records import Record
 from agentspec.evals.gpu.run import Run
-from agentspec.evals.gpu.servers import CPU_BACKEND, START_SECONDS, WAITING, device_arguments, plugin_variables
+from agentspec.evals.gpu.servers import CPU_BACKEND, START_SECONDS, WAITING, WAITS, device_arguments, plugin_variables
 from agentspec.evals.parity.servers import CHANGING, UNITED
 from agentspec.evals.sql_databases import link_prompts, render
 from agentspec.evals.systems import SYSTEMS, System
@@ -36,25 +36,17 @@ from agentspec.progress import say
 SIGNIFICANCE = 1e-4
 """Of the sampling test: one run in ten thousand may fail by chance."""
 TEMPERATURE = 0.7
+# Few widths, so that their graphs are captured soon.
+_NARROW, _FEW = ("--speculative-num-draft-tokens", "16"), {"AGENTSPEC_WIDTHS": "1,4,16"}
+_HYBRID = System(
+    "agentspec + EAGLE-3", "AGENTSPEC", (*SYSTEMS["eagle3"].arguments[:2], *CHANGING, *_NARROW), {**UNITED, **_FEW}
+)
 _CHECKED = {
     "none": SYSTEMS["none"],
-    "suffix": SYSTEMS["agentspec"],
-    "hybrid": System("agentspec + EAGLE-3", "AGENTSPEC", (*SYSTEMS["eagle3"].arguments[:2], *CHANGING), UNITED),
+    "suffix": replace(SYSTEMS["agentspec"], arguments=_NARROW, variables=_FEW),
+    "hybrid": _HYBRID,
+    f"hybrid{WAITING}": replace(_HYBRID, variables={**_HYBRID.variables, **WAITS}),
 }
-_CHECKED = {
-    # Few widths, so that their graphs are captured soon.
-    name: replace(
-        of,
-        arguments=(*of.arguments, "--speculative-num-draft-tokens", "16"),
-        variables={**of.variables, "AGENTSPEC_WIDTHS": "1,4,16"},
-    )
-    if of.is_ours
-    else of
-    for name, of in _CHECKED.items()
-}
-_CHECKED[f"hybrid{WAITING}"] = replace(
-    _CHECKED["hybrid"], variables={**_CHECKED["hybrid"].variables, "AGENTSPEC_STREAM_ORDER": "off"}
-)
 _SAMPLED_TOKENS = 3
 _PARITY_TOKENS = 64
 

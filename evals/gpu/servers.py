@@ -18,6 +18,7 @@ from agentspec.integrations.sglang_cpu import activate, environment
 SYSTEMS = ("none", "ngram", "suffix", "eagle3", "hybrid")
 WAITING = "-wait"
 """Ends the name of one of our systems whose steps wait for the results of the step before, instead of stream order."""
+WAITS = {"AGENTSPEC_STREAM_ORDER": "off"}
 BACKENDS = ("triton",)
 CPU_BACKEND = "torch_native"
 """Of attention, in a dry run."""
@@ -95,7 +96,7 @@ def variables(system: str) -> dict[str, str]:
     return {
         "AGENTSPEC_WIDTHS": ",".join(map(str, WIDTHS)),
         **(OWN_ESTIMATES if plain == "hybrid" else {}),
-        **({} if plain == system else {"AGENTSPEC_STREAM_ORDER": "off"}),
+        **({} if plain == system else WAITS),
     }
 
 
