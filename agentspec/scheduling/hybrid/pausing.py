@@ -58,14 +58,14 @@ class PayoffPause:
 
     Both times are summed over about the latest 200 steps, whether the draft model is paused or not:
 
-        running ──── saved < 0.5 spent, or less than that after fewer steps ──> paused
+        running ──── saved < 0.85 spent, or less than that after fewer steps ─> paused
         paused  ──── saved > 1.5 spent ──────────────────────────────────────> running
         paused  ──── 1024 steps, doubled after each failed trial ────────────> trial
-        trial   ──── saved >= 0.5 spent at its end ─> running, else ─────────> paused
+        trial   ──── saved >= 0.85 spent at its end ─> running, else ────────> paused
 
-    What the drafts save is known less well than what they cost, and a pause that was wrong lasts as long as the requests
-    that began in it. So the draft model is paused only if it is clearly a loss. In the first 128 steps the loss must be
-    the clearer, the fewer steps there were: after 32 steps, less than an eighth of what is spent is saved. A pause after
+    A pause that was wrong lasts as long as the requests that began in it. So the draft model is paused only if it is a
+    loss. In the first 256 steps the loss must be the clearer, the fewer steps there were: after 32 steps, less than a
+    ninth of what is spent is saved. A pause after
     so few steps is shorter too. The first 16 steps of a server do not count: while hardly a step was timed, a single one may
     promise to save more than a hundred steps spend.
 
@@ -76,12 +76,12 @@ class PayoffPause:
 
     _FORGETTING = 0.995
     _HYSTERESIS = 1.5
-    _LOSS = 0.5
+    _LOSS = 0.85
     _FIRST_PAUSE = 1024
     _LONGEST_PAUSE = 16384
     _UNTIMED = 16
     _LEAST_TO_PAUSE = 16
-    _CERTAIN = 128
+    _CERTAIN = 256
     _PAUSE_A_STEP = 8
     """Steps of the first pause for each step that was seen before it."""
     _TRIAL = 512

@@ -84,6 +84,7 @@ def planning_numbers(
     model: ModelNumbers | None,
     *,
     rest: float,
+    least: tuple[float, float] = (0.0, 0.0),
     speedup: float,
     exponents: tuple[float, float],
     ragged: bool = False,
@@ -95,14 +96,16 @@ def planning_numbers(
         seconds: float64[w], of a verification of each.
         model: None without a draft model.
         rest: Seconds of a step besides these.
+        least: The fewest seconds of a whole step without and with the draft model's passes, which the host needs.
         speedup: `Speedup.value`.
         exponents: They correct the estimates of suffix drafts, and of unions; see EstimateBias.
         ragged: Whether each row is verified with its own nodes alone.
     """
+    alone = seconds if model is None else seconds + model.extend
     return _core.PlanningNumbers(
         widths=widths,
-        seconds=seconds if model is None else seconds + model.extend,
-        with_model=None if model is None else model.seconds,
+        seconds=np.maximum(alone, least[0] - rest),
+        with_model=None if model is None else np.maximum(model.seconds, least[1] - rest),
         rest=rest,
         speedup=speedup,
         exponent=exponents[0],

@@ -27,7 +27,19 @@ class DeviceEvent(Protocol):
 
 
 Start = float | DeviceEvent
-"""When a measured block began: the host's time in seconds, or an event of the device."""
+"""When a measured block began or ended: the host's time in seconds, or an event of the device."""
+
+
+def is_over(end: Start) -> bool:
+    """Whether the device has come to the end of a measured block."""
+    return isinstance(end, float) or end.query()
+
+
+def seconds_between(one: Start, other: Start) -> float:
+    """From the end of one measured block to that of a later one, both over and measured by one clock."""
+    if isinstance(one, float) or isinstance(other, float):
+        return float(other) - float(one)  # type: ignore[arg-type]
+    return one.elapsed_time(other) / 1e3
 
 
 class DeviceClock:
@@ -53,17 +65,19 @@ class DeviceClock:
         start.record()
         return start
 
-    def stop(self, start: Start, report: Report) -> None:
-        """Reports the seconds of the work launched since start()."""
+    def stop(self, start: Start, report: Report) -> Start:
+        """Reports the seconds of the work launched since start(). Returns when it ends."""
         if isinstance(start, float):
-            report(time.perf_counter() - start)
-            return
+            now = time.perf_counter()
+            report(now - start)
+            return now
         assert self._module is not None
         end: DeviceEvent = self._module.Event(enable_timing=True)
         end.record()
         # Not in start(): there the device may be waiting for work. Here it has some.
         self._report_finished()
         self._running.append((start, end, report))
+        return end
 
     def _report_finished(self) -> None:
         while self._running and self._running[0][1].query():

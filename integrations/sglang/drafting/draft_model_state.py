@@ -8,6 +8,7 @@ workers/hybrid.py).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -37,6 +38,8 @@ class DraftModelState(_Worker):  # type: ignore[misc]
     # Called with the seconds of reading prompts and of draft-extend.
     read_took: Seconds = staticmethod(lambda tokens, seconds: None)
     extend_took: Seconds = staticmethod(lambda tokens, seconds: None)
+    # Seconds in which the host launched the latest draft-extend after a verification; 0 if it was left out.
+    extend_launch = 0.0
 
     def _draft_extend_for_prefill(
         self,
@@ -57,9 +60,11 @@ class DraftModelState(_Worker):  # type: ignore[misc]
         return state
 
     def _draft_extend_for_decode(self, batch: ScheduleBatch, batch_result: BatchResult, **kwargs: object) -> None:
+        self.extend_launch = 0.0
         if not self.follows:
             self._without_state(batch_result.next_draft_input, len(batch_result.accept_lens))
             return
+        started = time.perf_counter()
         # With topk 1, SGLang keeps no probability of the likeliest token, which we need as its estimate.
         self.topk = max(self.shape.topk, 2)
         try:
@@ -69,6 +74,7 @@ class DraftModelState(_Worker):  # type: ignore[misc]
             self.topk = self.shape.topk
         state: EagleState = batch_result.next_draft_input
         state.topk_p, state.topk_index = state.topk_p[:, : self.topk], state.topk_index[:, : self.topk]
+        self.extend_launch = time.perf_counter() - started
 
     def _without_state(self, state: EagleState, rows: int) -> None:
         """Fills `state` with zeros, which nobody drafts from. Its shapes must be those that SGLang expects."""

@@ -289,8 +289,9 @@ class SuffixDrafter:
         """Whether drafting is allowed, after failures."""
         return self._breaker.allow()
 
-    def verified_ahead(self, step: AheadStep, num_accepted: Sequence[int]) -> None:
-        """Counts a step in stream order whose result was processed, and learns from it. To be put off with later().
+    def verified_ahead(self, step: AheadStep, num_accepted: Sequence[int]) -> bool:
+        """Counts a step in stream order whose result was processed, and learns from it if there is time. To be put off with
+        later(). Returns whether it has learnt.
 
         `num_accepted`: the number of accepted tokens of each row, bonus tokens not counted.
         """
@@ -306,13 +307,15 @@ class SuffixDrafter:
         self.counters.add("verified_tokens", step.planned.num_tokens)
         self.counters.add("drafting_seconds", native.seconds)
         step.planned.plan = step.plan()
-        self.control.observe(step.planned, num_accepted)
+        learns = self.control.learns()
+        self.control.observe(step.planned, num_accepted, learns=learns)
         had_draft = step.first_sources > 0
         if not step.unites:
             drafted = DraftedStep(step.first_sources, step.num_nodes)
             drafted.count_drafted(self.counters)
             drafted.count_accepted(self.counters, num_accepted)
         self.drafted(step.requests, step.outcomes, had_draft, had_draft)
+        return learns
 
     def idle(self) -> None:
         """Called when the scheduler is idle. Closes the requests that ended in its last batch; no later step would."""

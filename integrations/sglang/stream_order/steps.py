@@ -237,6 +237,7 @@ class StreamOrder:
         may_draft: bool,
         unites: bool = False,
         model: Callable[[NDArray[np.int64], NDArray[np.float64]], ModelNumbers] | None = None,
+        extends: bool = False,
     ) -> AheadStep:
         """Launches the host's part of a step of b rows, and the copy of its drafts to the device.
 
@@ -252,6 +253,7 @@ class StreamOrder:
             unites: Whether the device unites the drafts with the draft model's trees.
             model: Called with the widths that the next step may have, int64[w], and the seconds of a verification of
                 each, float64[w]. None without a draft model.
+            extends: Whether the draft model reads the tokens that the step accepts.
 
         Raises:
             ConfigError: The step is larger than the memory.
@@ -269,7 +271,7 @@ class StreamOrder:
             width=width,
             unites=unites,
             suffixes=numbers is None or not numbers.alone,
-            numbers=control.planning_numbers(widths, seconds, numbers, self.speedup.value),
+            numbers=control.planning_numbers(widths, seconds, numbers, self.speedup.value, extends=extends),
         )
         with self._module.stream(self.stream):
             try:
@@ -285,6 +287,7 @@ class StreamOrder:
             memory.event.record(self.stream)
         predicted = float(seconds[min(int(widths.searchsorted(width)), len(widths) - 1)])
         passes = 0.0 if numbers is None or not unites else float(numbers.seconds[0] - numbers.extend[0] - seconds[0])
+        taken = control.whole(predicted + passes, passes=unites, extends=extends)
         step = AheadStep(
             memory.native,
             memory.event,
@@ -296,7 +299,7 @@ class StreamOrder:
             numbers,
             unites,
             predicted,
-            b * (control.rest + predicted + passes) / (control.rest + float(seconds[0])),
+            b * taken / control.whole(float(seconds[0]), passes=False, extends=extends),
             memory.num_nodes[:b],
             memory.first_sources[:b],
             memory.outcomes[:b],

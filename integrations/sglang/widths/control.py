@@ -19,6 +19,7 @@ from agentspec.drafts import DraftBatch
 from agentspec.environment import processor
 from agentspec.integrations.sglang import arguments
 from agentspec.integrations.sglang.drafting.breaker import Breaker
+from agentspec.integrations.sglang.drafting.device_clock import Start
 from agentspec.integrations.sglang.metrics import ControlMetrics, Counters
 from agentspec.integrations.sglang.sglang_types import ScheduleBatch, ServerArgs
 from agentspec.integrations.sglang.widths.device_peaks import measured_peaks
@@ -47,6 +48,11 @@ _MANY_ROWS = 32
 _LATEST = 8
 _LEAST_OFFERED = 4
 _LEAST_SECONDS = 1e-5
+# Where the device waits for the host, one step of this number is learnt from, once so many were timed.
+_LEARN_EVERY = 4
+# Tokens in the KV cache of a row by which predictions of the same batch may be off.
+_SAME_CONTEXT = 64
+_KNOWN_WELL = 64
 
 
 @dataclass(slots=True)
@@ -68,6 +74,12 @@ class PlannedStep:
     """Time of the verification; 0 until it is known, and for good if the step is the first of its shape."""
     drafter_seconds: float = 0.0
     """Time spent waiting for the draft model and merging its drafts; 0 if it did not run."""
+    passes_launch: float = 0.0
+    """The host's time for launching the draft model's passes; 0 if they did not run, or the step waited for them."""
+    extend_launch: float = 0.0
+    """The host's time for launching the draft model's reading of the accepted tokens; 0 if it does not read them."""
+    end: Start | None = None
+    """When the verification ends; None until it is launched."""
 
     def took(self, seconds: float) -> None:
         if not self.is_first:
@@ -128,6 +140,10 @@ class WidthControl:
         self._metrics: ControlMetrics | None = None
         self._record = ControlRecord()
         self._rest = StepRest()
+        # Steps that were observed since the latest one that was learnt from.
+        self._unlearnt = 0
+        # What seconds() gave last, and for what.
+        self._predicted: tuple[tuple[int, int, int, int], NDArray[np.float64]] | None = None
         self._key = key
         self._profiling = profiling
         self._peaks: dict[str, float] = {}
@@ -209,6 +225,7 @@ class WidthControl:
             }
         rest = {
             "rest_ms": self.rest * 1e3,
+            "host_ms": self._rest.host.describe(),
             "costs_from": self._profile.note or "a profile" if self._profile else "steps",
         }
         return {
@@ -235,9 +252,31 @@ class WidthControl:
         """Seconds of a step besides its verification and the draft model, see StepRest."""
         return self._rest.seconds
 
+    def whole(self, seconds: float, *, passes: bool, extends: bool) -> float:
+        """Predicted seconds of a whole step in stream order.
+
+        Args:
+            seconds: Of the device besides `rest`.
+            passes, extends: As in HostTime.least().
+        """
+        return max(self.rest + seconds, self._rest.least(passes=passes, extends=extends))
+
     def step_begins(self, requests: Sequence[object]) -> None:
         """Call it at the beginning of a decode step of these requests, before plan()."""
         self._rest.begin(time.perf_counter(), requests)
+
+    def verifies(self, step: PlannedStep, end: Start) -> None:
+        """Call it when the step's verification was launched. `end`: when it ends."""
+        step.end = end
+        self._rest.verifies()
+
+    def launched(self) -> None:
+        """Call it when a step in stream order was launched."""
+        self._rest.launched(time.perf_counter())
+
+    def resumed(self) -> None:
+        """Call it when the scheduler has the result of a step."""
+        self._rest.resumed(time.perf_counter())
 
     def interrupted(self, batch: ScheduleBatch) -> None:
         """Call it when the scheduler runs this batch, which is not a decode step."""
@@ -306,13 +345,25 @@ class WidthControl:
         seconds: NDArray[np.float64],
         model: ModelNumbers | None,
         speedup: float,
+        *,
+        extends: bool,
     ) -> _core.PlanningNumbers:
-        """planning_numbers() with what steps have taught this controller."""
+        """planning_numbers() with what steps have taught this controller. `extends`: as in HostTime.least()."""
         controller, exponents = self.controller, (1.0, 1.0)
         if isinstance(controller, GoodputController):
             exponents = controller.bias.exponent, controller.bias_united.exponent
         return planning_numbers(
-            widths, seconds, model, rest=self.rest, speedup=speedup, exponents=exponents, ragged=self.ragged
+            widths,
+            seconds,
+            model,
+            rest=self.rest,
+            least=(
+                self._rest.least(passes=False, extends=extends),
+                self._rest.least(passes=True, extends=extends),
+            ),
+            speedup=speedup,
+            exponents=exponents,
+            ragged=self.ragged,
         )
 
     def candidates(self, rows: int) -> NDArray[np.int64]:
@@ -325,8 +376,13 @@ class WidthControl:
 
         `context`: number of tokens in the KV cache over all rows.
         """
-        # A curve that was learned with other contexts may end at nothing.
-        return np.maximum(self.controller.costs.at_widths(context, (widths * rows).astype(np.float64)), _LEAST_SECONDS)
+        # Between two observations, a step's context hardly changes what it takes.
+        of = rows, int(widths[-1]), context // (_SAME_CONTEXT * rows), self.num_timed
+        if self._predicted is None or self._predicted[0] != of:
+            seconds = self.controller.costs.at_widths(context, (widths * rows).astype(np.float64))
+            # A curve that was learned with other contexts may end at nothing.
+            self._predicted = of, np.maximum(seconds, _LEAST_SECONDS)
+        return self._predicted[1]
 
     def padded(self, rows: int, width: int) -> int:
         """The width to which a step of `rows` rows is padded that should have `width` nodes a row, or fewer."""
@@ -373,8 +429,17 @@ class WidthControl:
         self._num_chains += len(num_accepted)
         self._chains.extend(zip(probabilities, num_accepted, strict=True))
 
-    def observe(self, step: PlannedStep, num_accepted: Sequence[int]) -> None:
-        """Learns from the result of a step. Call it in the order of the steps.
+    def learns(self) -> bool:
+        """Whether to learn from the next step that is observed. Learning takes the host's time. Where the device waits for
+        the host, this makes steps longer, and every fourth step has to do once some are known."""
+        self._unlearnt += 1
+        if self._rest.ran_dry and self._unlearnt < _LEARN_EVERY and self.num_timed >= _KNOWN_WELL:
+            return False
+        self._unlearnt = 0
+        return True
+
+    def observe(self, step: PlannedStep, num_accepted: Sequence[int], *, learns: bool = True) -> None:
+        """Counts the result of a step, and learns from it if `learns`. Call it in the order of the steps.
 
         `num_accepted`: number of accepted tokens of each row, bonus tokens not counted.
         """
@@ -391,12 +456,13 @@ class WidthControl:
         # The step was only as wide as its widest row required, which may be less than planned.
         width = -(-step.num_tokens // step.rows) if self.ragged else step.width
         step.plan = replace(step.plan, width=width, num_tokens=step.num_tokens)
-        if step.seconds > 0.0:
-            self._see(step.rows, width, step.context)
-        try:
-            self.controller.observe(step.plan, np.array(num_accepted, np.int32), step.seconds, context=step.context)
-        except Exception:
-            self._failed()
+        if learns:
+            if step.seconds > 0.0:
+                self._see(step.rows, width, step.context)
+            try:
+                self.controller.observe(step.plan, np.array(num_accepted, np.int32), step.seconds, context=step.context)
+            except Exception:
+                self._failed()
         num_tokens = step.rows + sum(num_accepted)
         self._record.observe(step.plan, step.seconds, num_tokens)
         if self._metrics is not None:

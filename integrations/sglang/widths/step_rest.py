@@ -1,9 +1,13 @@
-"""Measures the time of a decode step besides its verification: results, scheduling, drafting on the CPU.
+"""Measures what a decode step costs besides its verification and the draft model.
 
-    begin n ── draft ── verify ── results, scheduling ── (prompts) ── begin n + 1
-    └─────────────────────────────── interval ─────────────────────────────────┘
+    device    verify n ─── rest ─── (prompts) ─── (passes) ─── verify n + 1
+                      └────────────────── interval ───────────────────────┘
+    host      ── launch n + 1 ── wait for result n ── results, scheduling ── launch n + 2 ──
 
-A step pays this time once, however many tokens it verifies, so a controller has to know it.
+The device pays the rest of an interval once, however many tokens a step verifies: accepted tokens, the draft model's
+reading, drafts of the CPU. In stream order the host works at the same time. A step then takes as long as the slower of the
+two, so a controller has to know both. The rest is measured only where the device did not run dry. The host's time is
+that from one launch to the next without the wait, and grows if it launches the draft model's passes.
 
 Prompts that are read between two steps count in part. A prompt that is read alone costs the same, however many steps there
 are. But where several requests end in one step, the prompts of the next requests are read together, and fewer steps mean fewer
@@ -20,6 +24,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Protocol
 
+from agentspec.integrations.sglang.drafting.device_clock import Start, is_over, seconds_between
 from agentspec.scheduling.costs.running_fit import RunningFit
 
 _REMEMBERED = 31
@@ -38,6 +43,26 @@ class TimedStep(Protocol):
     """Time of the verification; 0 until it is known."""
     drafter_seconds: float
     """Time of the draft model; 0 if the step did not run it."""
+    passes_launch: float
+    """The host's time for launching the draft model's passes; 0 if the step did not run them, or waited for them."""
+    extend_launch: float
+    """The host's time for launching the draft model's reading of the accepted tokens; 0 if it does not read them."""
+    end: Start | None
+    """When the verification ends; None until it is launched."""
+
+
+@dataclass(slots=True)
+class _Began:
+    """The latest step, on the host."""
+
+    began: float
+    """When the host began with it, in seconds."""
+    requests: Sequence[object]
+    step: TimedStep | None = None
+    launched: float | None = None
+    """When all of it was launched; None if the host waits inside the step."""
+    waited: float | None = None
+    """Time for which the host waited for the result before it; None if no result came."""
 
 
 @dataclass(slots=True)
@@ -51,33 +76,126 @@ class _Prompts:
     num_tokens: int = 0
 
 
+@dataclass(slots=True)
+class _Interval:
+    """From the end of one verification to that of the next."""
+
+    before: TimedStep
+    prompts: _Prompts | None
+    step: TimedStep | None = None
+    is_late: bool = False
+    """Whether the device had finished the verification before when the host had launched this one."""
+    in_order: bool = False
+    """Whether the host waits for nothing in the step, so that the device ran dry if `is_late`."""
+
+
+class HostTime:
+    """The host's time of steps in stream order: medians of its parts over the latest steps."""
+
+    def __init__(self) -> None:
+        self._base: deque[float] = deque(maxlen=_REMEMBERED)
+        self._passes: deque[float] = deque(maxlen=_REMEMBERED)
+        self._extend: deque[float] = deque(maxlen=_REMEMBERED)
+        self._seconds = (0.0, 0.0, 0.0)
+
+    def observe(self, seconds: float, step: TimedStep) -> None:
+        """Learns from a step that took the host `seconds`, its waits not counted."""
+        for known, part in ((self._passes, step.passes_launch), (self._extend, step.extend_launch)):
+            if part:
+                known.append(part)
+        self._base.append(max(seconds - step.passes_launch - step.extend_launch, 0.0))
+        if len(self._base) >= _LEAST_KNOWN:
+            self._seconds = median(self._base), median(self._passes or (0.0,)), median(self._extend or (0.0,))
+
+    def least(self, *, passes: bool, extends: bool) -> float:
+        """Seconds of a step: the device cannot be faster. 0 if the host waits inside steps, or too little is known.
+
+        Args:
+            passes: Whether the host launches the draft model's passes.
+            extends: Whether the draft model reads the accepted tokens.
+        """
+        base, of_passes, of_extend = self._seconds
+        return base + (of_passes if passes else 0.0) + (of_extend if extends else 0.0)
+
+    def describe(self) -> dict[str, float]:
+        """Milliseconds by part, for `/server_info`."""
+        names = ("step", "launch_passes", "launch_extend")
+        return {name: seconds * 1e3 for name, seconds in zip(names, self._seconds, strict=True)}
+
+
 class StepRest:
-    """The sum of two parts: the median over the latest steps that no prompts followed, and the fixed part of a reading of
-    prompts times the mean number of readings of several requests after the latest steps."""
+    """What the latest steps have shown: medians, and for prompts the fixed part of a reading times the mean number of readings
+    of several requests between two steps. Owned by the scheduler's thread."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        """0 until enough steps are known."""
-        self._began: float | None = None
-        self._requests: Sequence[object] = ()
-        self._step: TimedStep | None = None
+        """Seconds of a step on the device besides its verification and the draft model. 0 until enough steps are known."""
+        self._last: _Began | None = None
+        self._interval: _Interval | None = None
         self._prompts: _Prompts | None = None
-        self._open: deque[tuple[float, TimedStep, _Prompts | None]] = deque(maxlen=_MAX_OPEN)
+        self._open: deque[tuple[_Interval, TimedStep]] = deque(maxlen=_MAX_OPEN)
         self._known: deque[float] = deque(maxlen=_REMEMBERED)
         self._shared: deque[int] = deque(maxlen=_LATEST)
         self._reading = RunningFit(_SHARES)
+        self._reading_seconds = 0.0
+        self.host = HostTime()
+        self.ran_dry = False
+        """Whether the device ran dry before the latest step in stream order, because the host was slower."""
+
+    def least(self, *, passes: bool, extends: bool) -> float:
+        """HostTime.least(), with the same part of the readings of prompts as in `seconds`."""
+        least = self.host.least(passes=passes, extends=extends)
+        return least + self._reading_seconds if least else 0.0
 
     def begin(self, now: float, requests: Sequence[object]) -> None:
-        """Called when a decode step of these requests begins. `now`: the time in seconds, by any clock."""
-        if self._began is not None and self._step is not None and self._goes_on(requests):
-            self._open.append((now - self._began, self._step, self._prompts))
-        self._began, self._requests, self._step, self._prompts = now, requests, None, None
+        """Called when the host begins with a decode step of these requests. `now`: the time in seconds, by the host's
+        clock."""
+        last, prompts, self._prompts = self._last, self._prompts, None
+        before = None if last is None else last.step
+        if last is not None and before is not None:
+            if last.waited is not None and prompts is None:
+                self.host.observe(now - last.began - last.waited, before)
+            # The scheduler had work all the time since the last step if one of its requests is still there.
+            if prompts is not None and {id(one) for one in last.requests}.isdisjoint(id(one) for one in requests):
+                before = None
+        self._last = _Began(now, requests)
+        self._interval = None
         while self._open and self._open[0][1].seconds > 0:
             self._learn(*self._open.popleft())
+        if before is not None:
+            self._interval = _Interval(before, prompts)
 
     def planned(self, step: TimedStep) -> None:
         """Called with the plan of the step that has begun."""
-        self._step = step
+        if self._last is not None:
+            self._last.step = step
+        if self._interval is not None:
+            self._interval.step = step
+
+    def verifies(self) -> None:
+        """Called when the verification of the step was launched."""
+        interval = self._interval
+        if interval is not None and interval.step is not None and interval.before.end is not None:
+            interval.is_late = is_over(interval.before.end)
+            self._open.append((interval, interval.step))
+
+    def launched(self, now: float) -> None:
+        """Called when a step was launched, and the host is about to wait for the result of the step before."""
+        last, interval = self._last, self._interval
+        if last is None:
+            return
+        last.launched = now
+        if interval is not None and interval.before.end is not None:
+            interval.in_order = True
+            self.ran_dry = interval.is_late
+            if interval.prompts is None and is_over(interval.before.end):
+                last.waited = 0.0
+
+    def resumed(self, now: float) -> None:
+        """Called when the host has that result."""
+        last = self._last
+        if last is not None and last.launched is not None and last.waited is None:
+            last.waited = now - last.launched
 
     def prompts(self, requests: int, num_tokens: int) -> None:
         """Called when prompts are read before the next decode step: this number of requests and of their tokens."""
@@ -89,15 +207,13 @@ class StepRest:
 
     def interrupted(self) -> None:
         """Called when something other than prompts runs before the next decode step."""
-        self._began = self._step = None
+        self._last = None
 
-    def _goes_on(self, requests: Sequence[object]) -> bool:
-        """Whether the scheduler had work all the time since the last step: one of its requests is still there."""
-        return self._prompts is None or not {id(one) for one in self._requests}.isdisjoint(id(one) for one in requests)
-
-    def _learn(self, interval: float, step: TimedStep, prompts: _Prompts | None) -> None:
-        rest = max(interval - step.seconds - step.drafter_seconds, 0.0)
-        if prompts is None:
+    def _learn(self, of: _Interval, step: TimedStep) -> None:
+        prompts = of.prompts
+        assert of.before.end is not None and step.end is not None
+        rest = max(seconds_between(of.before.end, step.end) - step.seconds - step.drafter_seconds, 0.0)
+        if prompts is None and not (of.in_order and of.is_late):
             self._known.append(rest)
         base = median(self._known) if len(self._known) >= _LEAST_KNOWN else 0.0
         shared = 0
@@ -108,4 +224,5 @@ class StepRest:
             shared = prompts.shared
         self._shared.append(shared)
         if len(self._shared) >= _LEAST_KNOWN:
-            self.seconds = base + fmean(self._shared) * self._reading.coefficients[-1]
+            self._reading_seconds = fmean(self._shared) * self._reading.coefficients[-1]
+            self.seconds = base + self._reading_seconds

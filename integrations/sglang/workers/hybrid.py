@@ -290,6 +290,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
         """Called once for each verify step, in order. With the overlap schedule, the next step is already launched."""
         del batch_size
+        self.suffix.control.resumed()
         if self._pending:
             step = self._pending.popleft()
             observe = self._observe_ahead if isinstance(step, AheadStep) else self._observe
@@ -330,10 +331,9 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         assert done.read is not None and done.model is not None
         assert self._order is not None
         self._order.observe(done, num_accepted)
-        self.suffix.verified_ahead(done, num_accepted)
-        extend = self.policy.costs.extend(len(done.requests) * done.width)
+        learns = self.suffix.verified_ahead(done, num_accepted)
         drafts = int(np.count_nonzero(done.model.fit)) if done.unites else 0
-        self._pause.observe_step(done.next.saved, drafts, extend)
+        self._pause.observe_step(done.next.saved, drafts, self._extend_costs(done))
         if not done.unites:
             return
         found, width = done.read.wait(), done.width
@@ -343,10 +343,24 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         drafted = DraftedStep(sources, united.num_nodes)
         drafted.count_drafted(self.counters)
         drafted.count_accepted(self.counters, num_accepted)
+        if not learns:
+            return
         rids = [request.rid for request in done.requests]
         wanted = done.model.fit & (done.ends >= 0)
         counts = (found[:, 0] - 1).astype(np.int32)
         self.policy.observe_union(rids, wanted, united, counts, found[:, 1 : 1 + width], done.ends)
+
+    def _extend_costs(self, done: AheadStep) -> float:
+        """Seconds by which a step is longer if the draft model reads the accepted tokens, on the device or the host."""
+        control, passes = self.suffix.control, done.unites
+        device = self.policy.costs.extend(len(done.requests) * done.width)
+        without = done.predicted_seconds + done.planned.drafter_seconds
+        if done.planned.extend_launch:
+            # Then it is a part of the rest.
+            without -= device
+        return control.whole(without + device, passes=passes, extends=True) - control.whole(
+            without, passes=passes, extends=False
+        )
 
     def forward_batch_generation(
         self, batch: ScheduleBatch, on_publish: object = None, **kwargs: object
@@ -377,8 +391,10 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         if isinstance(step, AheadStep):
             result.cap_lens = torch.from_numpy(step.num_nodes)
             self._pending.append(step)
+            step.planned.extend_launch = self._draft_worker.extend_launch
             # The device has work by now.
             self.suffix.settle()
+            self.suffix.control.launched()
         elif step is not None:
             result.cap_lens = torch.from_numpy(step.num_drafted)
             self.suffix.later(self._count, step)
@@ -473,16 +489,19 @@ class _Hybrid(_Worker):  # type: ignore[misc]
                 may_draft=self.suffix.may_draft_now,
                 unites=trees is not None,
                 model=partial(self._model_numbers, rids, order.lengths, prepared.fit),
+                extends=ahead.follows,
             )
         except Exception:
             self.suffix.failed("agentspec could not launch drafts in stream order; this step verifies roots only")
             return self._roots(requests, rids, ahead.width, order)
         order.join(step)
         if trees is not None:
+            started = time.perf_counter()
             step.planned.drafter_seconds = self.policy.costs.draft(len(requests))
             config, factor = self.policy.config, self.policy.calibration.factor
             limits = UnionLimits(ahead.width, single_precision(config.min_token_prob), single_precision(factor))
             step.report = self._staging.unite(trees.on_device, limits)
+            step.planned.passes_launch = trees.seconds + time.perf_counter() - started
         return step
 
     def _roots(self, requests: list[Req], rids: list[str], width: int, order: StreamOrder) -> _Step:
@@ -589,7 +608,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         seconds = control.seconds(b, widths, suffix.context)
         model = self._model_numbers(step.rids, np.maximum(suffix.ends, 0), fit, widths, seconds)
         step.plain_seconds = control.rest + float(seconds[0])
-        numbers = control.planning_numbers(widths, seconds, model, self._speedup.value)
+        extends = self._draft_worker.follows
+        numbers = control.planning_numbers(widths, seconds, model, self._speedup.value, extends=extends)
         plan = step.plan = self._planner.plan(suffix.drafts, suffix.rooms, suffix.context, numbers)
         step.choice = self.policy.choose(suffix.drafts, fit, model.promised, plan)
 
@@ -703,10 +723,13 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         self.topk, self.speculative_num_draft_tokens = self._verify_topk, width
         self.speculative_num_steps = width - 1
         try:
-            with self._clock.timed(partial(self._verify_took, planned)):
-                result: BatchResult = super().verify(batch, *args, **kwargs)
+            start = self._clock.start()
+            result: BatchResult = super().verify(batch, *args, **kwargs)
+            end = self._clock.stop(start, partial(self._verify_took, planned))
         finally:
             self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens = kept
+        if planned is not None:
+            self.suffix.control.verifies(planned, end)
         if (step := self._step) is not None:
             of, report = (step, step.report) if isinstance(step, AheadStep) else (step.suffix, None)
             step.read = self.suffix.accepted.verified(of.requests, of.rows, of.padding, result, report)

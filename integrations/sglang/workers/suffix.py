@@ -157,6 +157,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
         """Called once for each verify step, in order. With the overlap schedule, the next step is already launched."""
         del batch_size
+        self.suffix.control.resumed()
         if not self._pending:
             return
         step = self._pending.popleft()
@@ -199,13 +200,15 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             self._widen(result.next_draft_input, width)
             return result
         if isinstance(step, AheadStep):
-            self._clock.stop(self._started, step.planned.took)
+            control = self.suffix.control
+            control.verifies(step.planned, self._clock.stop(self._started, step.planned.took))
             step.read = self.suffix.accepted.verified(step.requests, step.rows, step.padding, result)
             result.cap_lens = torch.from_numpy(step.num_nodes)
             self._pending.append(step)
             self._widen(result.next_draft_input, width)
             # The device has work by now.
             self.suffix.settle()
+            control.launched()
             return result
         if step.suffix is not None and step.planned is not None:
             self._launched(step, step.suffix, step.planned, result)
@@ -216,7 +219,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
 
     def _launched(self, step: _Step, suffix: SuffixStep, planned: PlannedStep, result: BatchResult) -> None:
         """Starts the copy of a launched step's result on the first rank, and puts off the bookkeeping."""
-        self._clock.stop(self._started, planned.took)
+        self.suffix.control.verifies(planned, self._clock.stop(self._started, planned.took))
         self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.padding, result)
         self.suffix.later(self._count, step, suffix, planned)
 

@@ -29,19 +29,19 @@ def changes(rule: PauseRule, steps: int, *, saved: float, spent: float = 0.001, 
     return found
 
 
-def test_it_is_paused_where_it_saves_less_than_half_of_what_it_costs() -> None:
+def test_it_is_paused_where_it_saves_less_than_it_costs() -> None:
     rule = pause_rule("payoff")
     assert not rule.is_paused
-    assert changes(rule, 1000, saved=0.0011) == [], "a loss that is not clear"
+    assert changes(rule, 1000, saved=0.0019) == [], "a loss that is not clear"
     first, *_ = changes(rule, 1000, saved=0.0005)
     assert 20 < first < 400
     rule = pause_rule("payoff")
     assert changes(rule, 300, saved=0.0)[:2] == [32, 32 + 256], (
         "not before there was time to know, and only for a while"
     )
-    # The time for prompts counts too. Without it a saving of 0.0008 would be enough.
-    (step,) = changes(pause_rule("payoff"), 300, saved=0.0008)
-    assert 64 < step <= 128, "what is less clear takes longer"
+    # The time for prompts counts too. Without it a saving of 0.0012 would be enough.
+    (step,) = changes(pause_rule("payoff"), 300, saved=0.0012)
+    assert 128 < step <= 256, "what is less clear takes longer"
 
 
 def test_what_is_promised_before_steps_were_timed_does_not_keep_it_running() -> None:
@@ -49,7 +49,7 @@ def test_what_is_promised_before_steps_were_timed_does_not_keep_it_running() -> 
     assert changes(rule, 16, saved=1.0) == []
     assert changes(rule, 100, saved=0.0)[:1] == [16]
     rule = pause_rule("payoff")
-    assert changes(rule, 17, saved=1.0) == [] == changes(rule, 300, saved=0.0), "later promises count"
+    assert changes(rule, 17, saved=1.0) == [] == changes(rule, 200, saved=0.0), "later promises count"
 
 
 def test_it_comes_back_as_soon_as_it_is_known_to_save_time() -> None:

@@ -89,6 +89,7 @@ def test_prompts_that_are_read_together_between_steps_are_paid_for(
         of.step_begins(requests)
         _, planned = of.plan(DRAFTS, CONTEXT)
         planned.took(0.01)
+        of.verifies(planned, now + 0.01)
         of.interrupted(between)
         now += 0.04
     assert (of.rest > 0.01) == counts
@@ -269,3 +270,35 @@ def test_what_any_controller_leaves_can_be_laid_out(name: str, widths: tuple[int
         assert build_tree_arrays(drafts, planned.width, num_drafted=kept).num_nodes.tolist() == (kept + 1).tolist()
         planned.took(0.01)
         of.observe(planned, (kept // 2).tolist())
+
+
+@pytest.mark.parametrize(("ran_dry", "learnt"), [(False, 40), (True, 10)])
+def test_where_the_device_waits_for_the_host_few_steps_are_learnt_from(ran_dry: bool, learnt: int) -> None:
+    of = control(profile())
+    while of.num_timed < 64:
+        _, planned = of.plan(DRAFTS, CONTEXT)
+        planned.took(0.01)
+        assert of.learns(), "while few steps were timed, each one counts"
+        of.observe(planned, [0] * len(DRAFTS))
+    of._rest.ran_dry = ran_dry
+    assert sum(of.learns() for _ in range(40)) == learnt
+
+
+def test_a_step_that_is_not_learnt_from_is_counted() -> None:
+    of = control(profile())
+    _, planned = of.plan(DRAFTS, CONTEXT)
+    planned.took(0.01)
+    of.observe(planned, [0] * len(DRAFTS), learns=False)
+    assert of.num_timed == 0 and of.describe()["observed_tokens"] == len(DRAFTS)
+
+
+def test_predictions_follow_the_batch_and_what_was_learnt() -> None:
+    of, widths = control(profile()), np.array([1, 2, 4])
+    first = of.seconds(2, widths, 1000)
+    assert of.seconds(2, widths, 1001) is first, "a few tokens more change nothing"
+    assert (of.seconds(4, widths, 1000) > first).all() and (of.seconds(2, widths, 100_000) > first).all()
+    for _ in range(2):
+        _, planned = of.plan(DRAFTS, CONTEXT)
+        planned.took(10.0)
+        of.observe(planned, [0] * len(DRAFTS))
+    assert not np.array_equal(of.seconds(2, widths, 1000), first)

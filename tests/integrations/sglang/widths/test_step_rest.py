@@ -15,27 +15,46 @@ from agentspec.integrations.sglang.widths.step_rest import StepRest
 class Step:
     seconds: float = 0.0
     drafter_seconds: float = 0.0
+    passes_launch: float = 0.0
+    extend_launch: float = 0.0
+    end: float | None = None
     num_tokens: int = 256
+
+
+@dataclass
+class End:
+    """An event of a device that comes to an end at `at`, in seconds, while the host's clock goes its own way."""
+
+    at: float
+    is_over: bool
+
+    def query(self) -> bool:
+        return self.is_over
+
+    def elapsed_time(self, other: End) -> float:
+        return (other.at - self.at) * 1e3
 
 
 REQUESTS = [object(), object()]
 
 
 def run(rest: StepRest, steps: int, *, verify: float, other: float, drafter: float = 0.0, began: float = 0.0) -> float:
-    """Runs steps one after another; returns the time at which the next one would begin."""
+    """Runs steps that wait for their results, one after another; returns the time at which the next one would begin."""
     now = began
     for _ in range(steps):
         rest.begin(now, REQUESTS)
-        rest.planned(Step(verify, drafter))
-        now += verify + drafter + other
+        now += verify + drafter
+        rest.planned(Step(verify, drafter, end=now))
+        rest.verifies()
+        now += other
     return now
 
 
 def test_nothing_is_known_of_few_steps() -> None:
     rest = StepRest()
-    run(rest, 4, verify=0.01, other=0.004)
-    assert rest.seconds == 0.0, "four begun are three done"
-    rest.begin(4 * 0.014, REQUESTS)
+    now = run(rest, 5, verify=0.01, other=0.004)
+    assert rest.seconds == 0.0, "between five steps are four intervals, and the last one may not be over"
+    rest.begin(now, REQUESTS)
     assert rest.seconds == pytest.approx(0.004)
 
 
@@ -74,9 +93,7 @@ def test_prompts_that_are_read_together_are_part_of_a_step(
     now = run(rest, 20, verify=0.01, other=0.004)
     found = []
     for number in range(256):
-        rest.begin(now, REQUESTS)
-        rest.planned(Step(0.01))
-        now += 0.014
+        now = run(rest, 1, verify=0.01, other=0.004, began=now)
         for _ in range(together if int((number + 1) * share) > int(number * share) else 0):
             requests, read = rng.randint(1, most), rng.randint(tokens, 2 * tokens)
             rest.prompts(requests, read)
@@ -91,11 +108,13 @@ def test_the_time_without_requests_does_not_count() -> None:
     now = run(rest, 20, verify=0.01, other=0.004)
     for _ in range(20):
         rest.prompts(2, 10)
-        rest.begin(now + 10.0, others := [object(), object()])
-        rest.planned(Step(0.01))
-        rest.begin(now + 10.014, others)
-        rest.planned(Step(0.01))
-        now += 10.028
+        others = [object(), object()]
+        now += 10.0
+        for _ in range(2):
+            rest.begin(now, others)
+            rest.planned(Step(0.01, end=now + 0.01))
+            rest.verifies()
+            now += 0.014
     assert rest.seconds == pytest.approx(0.004)
 
 
@@ -119,16 +138,67 @@ def test_a_lasting_change_is_followed_and_an_outlier_is_not() -> None:
 
 def test_verifications_may_be_known_late_or_never() -> None:
     rest = StepRest()
-    late = [Step() for _ in range(8)]
+    late = [Step(end=number * 0.014 + 0.01) for number in range(40)]
     for number, step in enumerate(late):
+        if number == 8:
+            assert rest.seconds == 0.0
+            for earlier in late[:8]:
+                earlier.seconds = 0.01
         rest.begin(number * 0.014, REQUESTS)
         rest.planned(step)
-    assert rest.seconds == 0.0
-    for step in late:
-        step.seconds = 0.01
-    rest.begin(8 * 0.014, REQUESTS)
+        rest.verifies()
     assert rest.seconds == pytest.approx(0.004)
-    for number in range(9, 40):
-        rest.begin(number * 0.014, REQUESTS)
-        rest.planned(Step())
-    assert rest.seconds == pytest.approx(0.004)
+
+
+def in_stream_order(
+    rest: StepRest, steps: int, *, device: float, host: float, passes: float = 0.0, extend: float = 0.0, rest_of: float
+) -> None:
+    """Runs steps in stream order that take the device `device` and `rest_of` seconds, and the host `host`, `passes` and
+    `extend`."""
+    work = host + passes + extend
+    took = max(device + rest_of, work)
+    ends = [End(0.0, True)]
+    for number in range(steps):
+        now = number * took
+        rest.begin(now, REQUESTS)
+        ends[-1].is_over = work > device + rest_of
+        ends.append(End(now + took, False))
+        rest.planned(Step(device, passes_launch=passes, extend_launch=extend, end=ends[-1]))
+        rest.verifies()
+        rest.launched(now + work - host / 2)
+        rest.resumed(now + took - host / 2)
+    rest.begin(steps * took, REQUESTS)
+
+
+@pytest.mark.parametrize("device", [0.006, 0.002])
+def test_the_host_s_time_is_told_from_its_wait(device: float) -> None:
+    """The host needs 3 ms for a step, 1 ms more for the passes and 0.5 ms more for draft-extend. The device needs more,
+    or less."""
+    rest = StepRest()
+    assert rest.least(passes=True, extends=True) == 0.0
+    in_stream_order(rest, 40, device=device, host=0.003, passes=0.001, extend=0.0005, rest_of=0.0005)
+    found = [rest.least(passes=passes, extends=extends) for passes in (False, True) for extends in (False, True)]
+    assert found == pytest.approx([0.003, 0.0035, 0.004, 0.0045])
+
+
+def test_the_rest_is_learnt_where_the_device_never_idles() -> None:
+    """A device that waits for its host says nothing of what a step costs it."""
+    rest = StepRest()
+    in_stream_order(rest, 40, device=0.006, host=0.003, rest_of=0.0005)
+    assert rest.seconds == pytest.approx(0.0005)
+    in_stream_order(rest, 40, device=0.006, host=0.02, rest_of=0.0005)
+    assert rest.seconds == pytest.approx(0.0005) and rest.least(passes=False, extends=False) == pytest.approx(0.02)
+
+
+def test_the_wait_for_prompts_is_not_the_host_s_time() -> None:
+    """The step after prompts waits for them, and no result of a decode step ends this wait."""
+    rest = StepRest()
+    in_stream_order(rest, 40, device=0.006, host=0.003, rest_of=0.0005)
+    for number in range(40):
+        now = 10.0 + number
+        rest.begin(now, REQUESTS)
+        rest.planned(Step(0.006, end=End(now + 0.006, True)))
+        rest.verifies()
+        rest.launched(now + 0.002)
+        rest.prompts(1, 1000)
+    assert rest.least(passes=False, extends=False) == pytest.approx(0.003)
