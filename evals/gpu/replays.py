@@ -60,7 +60,7 @@ class Servers:
         finally:
             for system, server in self.alive.items():
                 if algorithm(system) == "AGENTSPEC":
-                    run.results.add({"part": "state", "system": system, "state": _state(server)})
+                    run.results.add({"part": "state", "system": system, **_told(server)})
 
     def _replay(self, run: Run) -> None:
         # Every cell is measured once before one is repeated: the deadline may come first.
@@ -199,6 +199,14 @@ def _state(server: RunningServer) -> dict[str, Any]:
     if state is None:
         raise ServerError(f"agentspec must be active in the server at {server.url}, but is not; see its log")
     return state
+
+
+def _told(server: RunningServer) -> Record:
+    """The state, or why there is none: a server that is gone must not hide the error that ended the measurements."""
+    try:
+        return {"state": _state(server)}
+    except (ServerError, OSError) as error:
+        return {"error": str(error)}
 
 
 def _between(before: dict[str, Any], after: dict[str, Any], seconds: float) -> Record:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from agentspec.errors import ServerError
-from agentspec.evals.gpu.replays import measure
+from agentspec.evals.gpu.replays import Servers, measure
+from agentspec.evals.gpu.run import OutOfTimeError
 from agentspec.evals.gpu.work import Cell, RecordedCall
 from agentspec.integrations.servers.server import RunningServer
 
@@ -80,3 +82,19 @@ def test_the_figures_of_a_cell() -> None:
 def test_what_is_no_measurement_is_refused(server: Replaying, message: str) -> None:
     with pytest.raises(ServerError, match=message):
         measure(server, cell(), "suffix")
+
+
+def test_a_server_without_a_state_does_not_hide_why_a_trip_ended() -> None:
+    records: list[dict[str, Any]] = []
+    servers: Any = object.__new__(Servers)
+    servers.alive = {"suffix": Replaying(active=False), "ngram": Replaying(), "hybrid": Replaying()}
+    servers.cells = [cell()]
+
+    def check_time(needed: float) -> None:
+        raise OutOfTimeError("the deadline")
+
+    run: Any = SimpleNamespace(clients=(4,), check_time=check_time, results=SimpleNamespace(add=records.append))
+    with pytest.raises(OutOfTimeError, match="the deadline"):
+        servers.replay(run)
+    assert [record["system"] for record in records] == ["suffix", "hybrid"]
+    assert "must be active" in records[0]["error"] and records[1]["state"]["counters"]
