@@ -65,9 +65,8 @@ class PayoffPause:
 
     A pause that was wrong lasts as long as the requests that began in it. So the draft model is paused only if it is a
     loss. In the first 256 steps the loss must be the clearer, the fewer steps there were: after 32 steps, less than a
-    ninth of what is spent is saved. A pause after
-    so few steps is shorter too. The first 16 steps of a server do not count: while hardly a step was timed, a single one may
-    promise to save more than a hundred steps spend.
+    ninth of what is spent is saved. A pause after so few steps is shorter too. The first 16 steps of a server do not count:
+    while hardly a step was timed, a single one may promise to save more than a hundred steps spend.
 
     During a pause, the savings are estimated from the model's drafts before the pause. A trial measures how good its
     drafts are now, since requests that start in the trial have a state of the draft model. It ends after 256 drafts, but

@@ -265,10 +265,15 @@ class WidthControl:
         """Call it at the beginning of a decode step of these requests, before plan()."""
         self._rest.begin(time.perf_counter(), requests)
 
-    def verifies(self, step: PlannedStep, end: Start) -> None:
-        """Call it when the step's verification was launched. `end`: when it ends."""
+    def verifies(self, step: PlannedStep, end: Start, *, in_order: bool) -> None:
+        """Call it when the step's verification was launched.
+
+        Args:
+            end: When the verification ends.
+            in_order: Whether the step is one in stream order.
+        """
         step.end = end
-        self._rest.verifies()
+        self._rest.verifies(in_order=in_order)
 
     def launched(self) -> None:
         """Call it when a step in stream order was launched."""

@@ -83,10 +83,8 @@ class _Interval:
     before: TimedStep
     prompts: _Prompts | None
     step: TimedStep | None = None
-    is_late: bool = False
-    """Whether the device had finished the verification before when the host had launched this one."""
-    in_order: bool = False
-    """Whether the host waits for nothing in the step, so that the device ran dry if `is_late`."""
+    ran_dry: bool = False
+    """Whether the device had nothing to do when the host had launched the verification, in a step that does not wait."""
 
 
 class HostTime:
@@ -140,7 +138,7 @@ class StepRest:
         self._reading_seconds = 0.0
         self.host = HostTime()
         self.ran_dry = False
-        """Whether the device ran dry before the latest step in stream order, because the host was slower."""
+        """`_Interval.ran_dry` of the latest step."""
 
     def least(self, *, passes: bool, extends: bool) -> float:
         """HostTime.least(), with the same part of the readings of prompts as in `seconds`."""
@@ -172,11 +170,11 @@ class StepRest:
         if self._interval is not None:
             self._interval.step = step
 
-    def verifies(self) -> None:
-        """Called when the verification of the step was launched."""
+    def verifies(self, *, in_order: bool) -> None:
+        """Called when the verification of the step was launched. `in_order`: whether the step is one in stream order."""
         interval = self._interval
         if interval is not None and interval.step is not None and interval.before.end is not None:
-            interval.is_late = is_over(interval.before.end)
+            self.ran_dry = interval.ran_dry = in_order and is_over(interval.before.end)
             self._open.append((interval, interval.step))
 
     def launched(self, now: float) -> None:
@@ -185,11 +183,9 @@ class StepRest:
         if last is None:
             return
         last.launched = now
-        if interval is not None and interval.before.end is not None:
-            interval.in_order = True
-            self.ran_dry = interval.is_late
-            if interval.prompts is None and is_over(interval.before.end):
-                last.waited = 0.0
+        before = None if interval is None or interval.prompts is not None else interval.before.end
+        if before is not None and is_over(before):
+            last.waited = 0.0
 
     def resumed(self, now: float) -> None:
         """Called when the host has that result."""
@@ -213,7 +209,7 @@ class StepRest:
         prompts = of.prompts
         assert of.before.end is not None and step.end is not None
         rest = max(seconds_between(of.before.end, step.end) - step.seconds - step.drafter_seconds, 0.0)
-        if prompts is None and not (of.in_order and of.is_late):
+        if prompts is None and not of.ran_dry:
             self._known.append(rest)
         base = median(self._known) if len(self._known) >= _LEAST_KNOWN else 0.0
         shared = 0

@@ -729,7 +729,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         finally:
             self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens = kept
         if planned is not None:
-            self.suffix.control.verifies(planned, end)
+            self.suffix.control.verifies(planned, end, in_order=isinstance(self._step, AheadStep))
         if (step := self._step) is not None:
             of, report = (step, step.report) if isinstance(step, AheadStep) else (step.suffix, None)
             step.read = self.suffix.accepted.verified(of.requests, of.rows, of.padding, result, report)

@@ -201,7 +201,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             return result
         if isinstance(step, AheadStep):
             control = self.suffix.control
-            control.verifies(step.planned, self._clock.stop(self._started, step.planned.took))
+            control.verifies(step.planned, self._clock.stop(self._started, step.planned.took), in_order=True)
             step.read = self.suffix.accepted.verified(step.requests, step.rows, step.padding, result)
             result.cap_lens = torch.from_numpy(step.num_nodes)
             self._pending.append(step)
@@ -219,7 +219,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
 
     def _launched(self, step: _Step, suffix: SuffixStep, planned: PlannedStep, result: BatchResult) -> None:
         """Starts the copy of a launched step's result on the first rank, and puts off the bookkeeping."""
-        self.suffix.control.verifies(planned, self._clock.stop(self._started, planned.took))
+        self.suffix.control.verifies(planned, self._clock.stop(self._started, planned.took), in_order=False)
         self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.padding, result)
         self.suffix.later(self._count, step, suffix, planned)
 

@@ -45,7 +45,7 @@ def run(rest: StepRest, steps: int, *, verify: float, other: float, drafter: flo
         rest.begin(now, REQUESTS)
         now += verify + drafter
         rest.planned(Step(verify, drafter, end=now))
-        rest.verifies()
+        rest.verifies(in_order=False)
         now += other
     return now
 
@@ -113,7 +113,7 @@ def test_the_time_without_requests_does_not_count() -> None:
         for _ in range(2):
             rest.begin(now, others)
             rest.planned(Step(0.01, end=now + 0.01))
-            rest.verifies()
+            rest.verifies(in_order=False)
             now += 0.014
     assert rest.seconds == pytest.approx(0.004)
 
@@ -146,7 +146,7 @@ def test_verifications_may_be_known_late_or_never() -> None:
                 earlier.seconds = 0.01
         rest.begin(number * 0.014, REQUESTS)
         rest.planned(step)
-        rest.verifies()
+        rest.verifies(in_order=False)
     assert rest.seconds == pytest.approx(0.004)
 
 
@@ -164,7 +164,7 @@ def in_stream_order(
         ends[-1].is_over = work > device + rest_of
         ends.append(End(now + took, False))
         rest.planned(Step(device, passes_launch=passes, extend_launch=extend, end=ends[-1]))
-        rest.verifies()
+        rest.verifies(in_order=True)
         rest.launched(now + work - host / 2)
         rest.resumed(now + took - host / 2)
     rest.begin(steps * took, REQUESTS)
@@ -198,7 +198,7 @@ def test_the_wait_for_prompts_is_not_the_host_s_time() -> None:
         now = 10.0 + number
         rest.begin(now, REQUESTS)
         rest.planned(Step(0.006, end=End(now + 0.006, True)))
-        rest.verifies()
+        rest.verifies(in_order=True)
         rest.launched(now + 0.002)
         rest.prompts(1, 1000)
     assert rest.least(passes=False, extends=False) == pytest.approx(0.003)
