@@ -89,8 +89,8 @@ class GoodputController:
         self.costs.observe(context, plan.num_tokens, seconds)
         if self.costs.num_surprises > surprises:
             self.native.renew_probes()
-        if plan.num_nodes.any():
-            accepted = float(num_accepted.sum())
+        if np.count_nonzero(plan.num_nodes):
+            accepted = float(np.add.reduce(num_accepted))
             bias = self.bias_united if plan.united else self.bias
             bias.observe(plan.estimated, plan.sizes, accepted)
             if plan.united:

@@ -76,8 +76,8 @@ class Controller(Protocol):
     """Decides step by step how much is verified.
 
     Every step is drafted for, because drafting on the host takes next to no time, and a controller that does not see
-    drafts cannot learn that they have become better. observe() may come some steps late, but in the order of the plans. Only one thread may call at a time. Nothing is random: the same calls
-    give the same plans.
+    drafts cannot learn that they have become better. observe() may come some steps late, but in the order of the plans.
+    Only one thread may call at a time. Nothing is random: the same calls give the same plans.
     """
 
     name: str

@@ -78,11 +78,9 @@ class AcceptedLengths:
         """
         means = np.full(len(request_ids), self.mean)
         if contexts is not None:
-            of_length = [
-                (weight * mean + _CONTEXT_SHRINK * self.mean) / (weight + _CONTEXT_SHRINK)
-                for mean, weight in self._by_length
-            ]
-            means[:] = [of_length[min(context.bit_length(), _LONGEST - 1)] for context in contexts.tolist()]
+            places = [min(context.bit_length(), _LONGEST - 1) for context in contexts.tolist()]
+            of_length = {place: self._of_length(place) for place in set(places)}
+            means[:] = [of_length[place] for place in places]
         rows, step = self._rows, self._step
         for i, request_id in enumerate(request_ids):
             row = rows.get(request_id)
@@ -90,6 +88,10 @@ class AcceptedLengths:
                 weight = row.weight * _ROW_DECAY ** (step - row.step)
                 means[i] = (weight * row.mean + _SHRINK * means[i]) / (weight + _SHRINK)
         return means
+
+    def _of_length(self, place: int) -> float:
+        mean, weight = self._by_length[place]
+        return (weight * mean + _CONTEXT_SHRINK * self.mean) / (weight + _CONTEXT_SHRINK)
 
     def observe(self, request_id: str, accepted: float, context: int = 0) -> None:
         """Learns from the number of accepted tokens of a row's draft. `context`: number of tokens of its text; 0 if

@@ -186,7 +186,7 @@ class HybridPolicy:
             planned: Whether the plan is that they run. If not, they are tried now and then.
         """
         tau = self.config.tau
-        if tau == 0 or not fit.any():
+        if tau == 0 or not np.count_nonzero(fit):
             return False
         if tau == math.inf or planned:
             self._probing.restart()
@@ -233,7 +233,7 @@ class HybridPolicy:
         """Like observe(), for drafts that the device has made of both trees for the `rows` that wanted the draft
         model's."""
         _check_rows(len(request_ids), rows=len(rows), united=len(united), num_accepted=len(num_accepted))
-        if not rows.any():
+        if not np.count_nonzero(rows):
             return
         counts = np.ascontiguousarray(num_accepted, np.int32)
         followed = united.model_followed(np.ascontiguousarray(accepted, np.int64), counts)

@@ -89,9 +89,9 @@ class DraftlessRows:
             refine: Called with a row and its outcome if the engine found no match or was not allowed to draft. Returns
                 a more precise reason, or None to keep the engine's.
         """
-        without = ~verified
-        if not without.any():
+        if np.count_nonzero(verified) == len(verified):
             return
+        without = ~verified
         if isinstance(outcomes, str):
             codes = np.full(len(verified), _CODES[outcomes], np.uint8)
         else:

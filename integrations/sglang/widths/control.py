@@ -384,7 +384,7 @@ class WidthControl:
         # Between two observations, a step's context hardly changes what it takes.
         of = rows, int(widths[-1]), context // (_SAME_CONTEXT * rows), self.num_timed
         if self._predicted is None or self._predicted[0] != of:
-            seconds = self.controller.costs.at_widths(context, (widths * rows).astype(np.float64))
+            seconds = self.controller.costs.at_widths(context, widths * float(rows))
             # A curve that was learned with other contexts may end at nothing.
             self._predicted = of, np.maximum(seconds, _LEAST_SECONDS)
         return self._predicted[1]
@@ -460,7 +460,8 @@ class WidthControl:
             return
         # The step was only as wide as its widest row required, which may be less than planned.
         width = -(-step.num_tokens // step.rows) if self.ragged else step.width
-        step.plan = replace(step.plan, width=width, num_tokens=step.num_tokens)
+        if (step.plan.width, step.plan.num_tokens) != (width, step.num_tokens):
+            step.plan = replace(step.plan, width=width, num_tokens=step.num_tokens)
         if learns:
             if step.seconds > 0.0:
                 self._see(step.rows, width, step.context)

@@ -535,7 +535,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             extend=extend,
             promised=self.policy.promised(rids, contexts),
             # If the draft model is paused, the plan tells what it would save.
-            fit=fit if fit.any() else np.ones(b, np.bool_),
+            fit=fit if np.count_nonzero(fit) else np.ones(b, np.bool_),
             passes=self._draft_worker.shape.steps,
             must_pass=tau == math.inf,
             alone=tau == math.inf,
