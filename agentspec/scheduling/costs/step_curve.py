@@ -33,6 +33,8 @@ _LEFT = 0.2
 _FARTHEST = 0.3
 """A step moves the curve as if it were at most this share away from it: a step that waited for something else tells
 nothing."""
+_COMMON = 0.85
+"""The share of a point's move that is taken for one of the whole curve."""
 
 
 class StepCurve:
@@ -54,6 +56,8 @@ class StepCurve:
         self._known_until = [-1.0] * number
         """Number of the step up to which a point is known; later it is forgotten, unless a step visits it again."""
         self._num_steps = 0
+        self._slower = 1.0
+        """By what factor steps seem to be slower than without other work on the device."""
         self._known: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None = None
         """Tokens, seconds and contexts of the known points; None: there are none."""
 
@@ -97,11 +101,14 @@ class StepCurve:
         if min(ages) >= _LEAST_WEIGHT and (error > 0.0 or min(self._shown[knot] for knot, _ in points) >= _TRUSTED):
             error = min(max(error, -_FARTHEST * at_step), _FARTHEST * at_step)
         self._num_steps += 1
+        moved = 0.0
         for (knot, weight), old, start in zip(points, ages, before, strict=True):
             was_known = old >= _LEAST_WEIGHT
             # A step that is disturbed takes longer, never shorter. So a new point follows a faster step at once.
             is_new = not was_known or (error < 0.0 and self._shown[knot] < _TRUSTED)
             rate = 1.0 if is_new else weight / (old + weight)
+            if not is_new and self._shown[knot] >= _TRUSTED:
+                moved += weight * rate * error / at_step
             # The point moves to this step's context, so a change of alpha does not make old steps wrong.
             self._seconds[knot] = start * (1.0 + rate * error / at_step)
             self._contexts[knot] = context
@@ -109,7 +116,24 @@ class StepCurve:
             self._shown[knot] = 1 + (self._shown[knot] if was_known else 0)
             self._visited[knot] = self._num_steps
             self._known_until[knot] = self._num_steps + math.log(_LEAST_WEIGHT / kept) / math.log(_KEPT)
+        self._move_others(1.0 + _COMMON * moved, linear.alpha)
         self._known = self._believed(linear.alpha)
+
+    def _move_others(self, factor: float, alpha: float) -> None:
+        """Lets the points that a step has not visited follow those that it has made slower or faster by this factor.
+
+        Other work on a device makes all steps slower for a time. If the other points stayed where they were, a width would
+        seem dear, or cheap, only because of the time at which it was last tried. Nothing makes all steps faster than they
+        are without other work. So other points only sink as far as they have risen.
+        """
+        slower, self._slower = self._slower, max(self._slower * factor, 1.0)
+        factor = self._slower / slower
+        if factor == 1.0:
+            return
+        for knot, until in enumerate(self._known_until):
+            if self._visited[knot] < self._num_steps <= until:
+                own = self._seconds[knot] - alpha * self._contexts[knot]
+                self._seconds[knot] += (factor - 1.0) * max(own, _LEFT * self._seconds[knot])
 
     def _believed(self, alpha: float) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None:
         """The known points by ascending numbers of tokens. Those that few steps have shown are moved towards the point

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -205,3 +205,22 @@ def test_a_machine_that_was_busy_for_a_while_leaves_no_prediction_far_too_short(
         contexts = [one + draw.uniform(1, 4) for one in contexts]
     assert min(ratios) > 0.25
     assert 0.9 < float(np.median(ratios)) < 2.0
+
+
+@every("seed", range(10))
+def test_other_work_on_the_device_makes_no_width_seem_cheaper_than_another(seed: int) -> None:
+    """Steps of one width are slow for a time, and then those of another one. Both times all widths would have been slow."""
+    draw, curve, linear = random.Random(seed), StepCurve(), StepCost(0.0, 1e-5, 4e-3)
+    widths = np.array([32.0, 64.0, 128.0, 256.0, 512.0])
+    truth = np.array([roofline(tokens, 0.0) for tokens in widths])
+
+    def steps(number: int, tokens: Sequence[float], slower: float = 1.0) -> None:
+        for _ in range(number):
+            one = draw.choice(tokens)
+            curve.observe(one, 0.0, roofline(one, 0.0) * slower * (1 + abs(draw.gauss(0, 0.03))), linear)
+
+    steps(200, widths.tolist())
+    for slower in (3.0, 1.0, 3.0, 1.0):
+        steps(100, [draw.choice(widths.tolist())], slower)
+        ratios = curve.at(widths, 0.0, linear) / truth
+        assert 0.8 < ratios.min() and ratios.max() < 1.7 * ratios.min()
