@@ -82,7 +82,8 @@ def chosen_place(args: argparse.Namespace, url: str | None = None) -> Place:
     is no such kind of store."""
     password = read_password(args.password_file, PASSWORD_VARIABLE)
     return place(
-        url or args.store or os.environ.get(STORE_VARIABLE) or DEFAULT_URL, password=password and password.text()
+        url or args.store or os.environ.get(STORE_VARIABLE) or DEFAULT_URL,
+        password=password.text() if password else None,
     )
 
 
