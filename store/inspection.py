@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.analysis.replay import Tokenizer
+from agentspec.analysis.replay.runs import LENGTH
 from agentspec.errors import ConfigError, RecordError
 from agentspec.observe.findings import Finding, Severity, error, info, ok, warning
 from agentspec.observe.log_checks import LITTLE
-from agentspec.observe.repeats import LENGTH, Repeats, repeats_by_namespace
-from agentspec.store.base import Scope
-from agentspec.store.cli.logs import scan_all
+from agentspec.observe.repeats import Repeats, repeats_by_namespace
+from agentspec.store.base import Scope, scan_all
 from agentspec.store.codec import Codec
 from agentspec.store.records import OutputRecord
 from agentspec.store.urls import Place
