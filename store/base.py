@@ -170,3 +170,11 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Closes all connections except those of readers. Never raises; may be called twice."""
+
+
+def scan_all(store: Store, namespace: str) -> Iterator[Entry]:
+    """All entries of a namespace's log, including those that are appended during the scan."""
+    position = None
+    while entries := store.scan(namespace, position):
+        yield from entries
+        position = entries[-1].position

@@ -9,16 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.analysis.replay import Tokenizer
+from agentspec.analysis.replay.runs import LENGTH
 from agentspec.errors import ConfigError, RecordError
-from agentspec.observe.findings import Finding, Severity
+from agentspec.observe.findings import Finding, Severity, error, info, ok, warning
 from agentspec.observe.log_checks import LITTLE
-from agentspec.observe.repeats import LENGTH, Repeats, repeats_by_namespace
-from agentspec.store.base import Scope
-from agentspec.store.cli.logs import scan_all
-from agentspec.store.cli.options import Target
+from agentspec.observe.repeats import Repeats, repeats_by_namespace
+from agentspec.store.base import Scope, scan_all
 from agentspec.store.codec import Codec
 from agentspec.store.records import OutputRecord
-from agentspec.store.urls import redact
+from agentspec.store.urls import Place
 
 _SHOWN = 5
 _MOST_TOKENS = 20_000_000
@@ -27,7 +26,7 @@ _OFTEN = 0.5
 
 
 def check_store(
-    place: Target,
+    place: Place,
     key: bytes | None,
     tokenizer: Tokenizer | None,
     fingerprint: str,
@@ -46,7 +45,7 @@ def check_store(
     """
     scopes = place.scopes()
     if not scopes:
-        raise ConfigError(f"nothing is stored in {redact(place.url)}: no model has been served with it")
+        raise ConfigError(f"nothing is stored in {place.url}: no model has been served with it")
     findings = _tokenizers(scopes, fingerprint)
     for scope in scopes:
         known = tokenizer if fingerprint == scope.tokenizer else None
@@ -57,16 +56,13 @@ def check_store(
 def _tokenizers(scopes: list[Scope], fingerprint: str) -> list[Finding]:
     named = ", ".join(f"{scope.model} ({scope.tokenizer[:12]})" for scope in scopes)
     if not fingerprint:
-        return [Finding(severity=Severity.OK, name="models", seen=named)]
+        return [ok("models", named)]
     if any(scope.tokenizer == fingerprint for scope in scopes):
-        return [
-            Finding(severity=Severity.OK, name="tokenizer", seen=f"{fingerprint[:12]} is that of a model in {named}")
-        ]
+        return [ok("tokenizer", f"{fingerprint[:12]} is that of a model in {named}")]
     return [
-        Finding(
-            severity=Severity.ERROR,
-            name="tokenizer",
-            seen=f"the one given is {fingerprint[:12]}; the store has {named}",
+        error(
+            "tokenizer",
+            f"the one given is {fingerprint[:12]}; the store has {named}",
             means="a server with that tokenizer drafts from nothing that is stored here",
             remedy="serve the model with the tokenizer it had, or import logs anew: `agentspec store import LOGS "
             "--tokenizer MODEL`",
@@ -75,15 +71,15 @@ def _tokenizers(scopes: list[Scope], fingerprint: str) -> list[Finding]:
 
 
 def _check_scope(
-    place: Target, scope: Scope, key: bytes | None, tokenizer: Tokenizer | None, on_entry: Callable[[int], None]
+    place: Place, scope: Scope, key: bytes | None, tokenizer: Tokenizer | None, on_entry: Callable[[int], None]
 ) -> list[Finding]:
     outputs: list[tuple[str, NDArray[np.int32]]] = []
     faults: dict[str, int] = {}
     tokens = done = 0
     codec = Codec(scope, key)
-    with closing(place.open(scope)) as store:
-        for info in store.namespaces():
-            for entry in scan_all(store, info.namespace):
+    with closing(place.open(scope, create=False)) as store:
+        for space in store.namespaces():
+            for entry in scan_all(store, space.namespace):
                 done += 1
                 on_entry(done)
                 try:
@@ -98,17 +94,16 @@ def _check_scope(
     if outputs:
         findings += _repeats(scope, outputs)
     elif not faults:
-        findings.append(Finding(severity=Severity.INFO, name="outputs", seen=f"{scope.model}: the logs are empty"))
+        findings.append(info("outputs", f"{scope.model}: the logs are empty"))
     if tokenizer is not None and outputs:
         findings += _texts(scope, [of for _, of in outputs], tokenizer)
     return findings
 
 
 def _unreadable(scope: Scope, fault: str, n: int) -> Finding:
-    return Finding(
-        severity=Severity.ERROR,
-        name=f"records-{fault}",
-        seen=f"{scope.model}: {n} entries cannot be read",
+    return error(
+        f"records-{fault}",
+        f"{scope.model}: {n} entries cannot be read",
         means=f"they are {fault}, so servers skip them",
         remedy="pass the key that servers have with --key-file"
         if fault == "encrypted"
@@ -131,22 +126,20 @@ def _repeats(scope: Scope, outputs: list[tuple[str, NDArray[np.int32]]]) -> list
         f"said before in the same namespace: {each}{more}"
     )
     findings = [
-        Finding(severity=Severity.OK, name="repeats", seen=seen)
+        ok("repeats", seen)
         if own / places >= LITTLE
-        else Finding(
-            severity=Severity.WARNING,
-            name="repeats",
-            seen=seen,
+        else warning(
+            "repeats",
+            seen,
             means="what finished hardly repeats; prompts, which may, are not stored",
             remedy="`agentspec replay LOGS` tells what drafts from prompts and outputs would bring",
         )
     ]
     if elsewhere > max(own, LITTLE * places):
         findings.append(
-            Finding(
-                severity=Severity.WARNING,
-                name="namespace",
-                seen=f"{scope.model}: at {elsewhere / places:.0%} of places they were said before in another namespace "
+            warning(
+                "namespace",
+                f"{scope.model}: at {elsewhere / places:.0%} of places they were said before in another namespace "
                 f"alone; {len(outputs)} outputs are in {len(by_namespace)} namespaces",
                 means="requests that say the same are told apart as different tenants'",
                 remedy="if they are one tenant's, name a field that says so with --agentspec-namespace-from; what all "

@@ -32,6 +32,8 @@ from agentspec.store.records import OutputRecord
 
 # This number of lines shares tokenized text, which bounds the memory.
 _LINES_PER_READER = 500
+# This number of bad lines is named.
+_NAMED_BAD = 5
 
 
 @dataclass(slots=True)
@@ -64,17 +66,15 @@ class _BadLineError(ValueError):
 class LogFiles:
     """Reads files one after another."""
 
-    def __init__(self, tokenizer: Tokenizer | None, *, time: float, max_bad: int = 5) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, *, time: float) -> None:
         """
         Args:
             tokenizer: The model's; None: only exported files can be read.
             time: When outputs count as finished whose line does not say it, in seconds since 1970.
-            max_bad: So many bad lines are named.
         """
         self.reading = LogReading()
         self._tokenizer = tokenizer
         self._time = time
-        self._max_bad = max_bad
         self._prompt_tail = EngineConfig().prompt_tail
 
     def read(self, file: IO[bytes], path: Path) -> Iterator[LoggedOutput]:
@@ -93,7 +93,7 @@ class LogFiles:
                 raise
             except (ValueError, RecursionError) as error:
                 self.reading.num_bad += 1
-                if len(self.reading.bad) < self._max_bad:
+                if len(self.reading.bad) < _NAMED_BAD:
                     self.reading.bad.append(f"{path}:{number}: {error}")
                 continue
             for output in outputs:

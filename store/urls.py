@@ -33,10 +33,10 @@ class Place(Protocol):
         """As open_store()."""
 
     def scopes(self) -> list[Scope]:
-        """As list_scopes()."""
+        """The scopes that are stored there; [] if there is no file. Raises as open_store() does."""
 
     def delete_scope(self, scope: Scope) -> bool:
-        """As delete_scope()."""
+        """Removes a scope permanently; returns False if nothing was stored of it. Raises as open_store() does."""
 
 
 def open_store(
@@ -66,16 +66,6 @@ def open_store(
             agentspec's keys, or has the model with another tokenizer.
     """
     return place(url, password=password, timeout=timeout).open(scope, create=create)
-
-
-def list_scopes(url: str, *, password: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> list[Scope]:
-    """The scopes that a store has; [] if there is no file. Raises as open_store() does."""
-    return place(url, password=password, timeout=timeout).scopes()
-
-
-def delete_scope(url: str, scope: Scope, *, password: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> bool:
-    """Removes a scope permanently; returns False if nothing was stored of it. Raises as open_store() does."""
-    return place(url, password=password, timeout=timeout).delete_scope(scope)
 
 
 def place(url: str, *, password: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> Place:

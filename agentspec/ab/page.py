@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 
 from agentspec.analysis.report.page import environment as report_environment
+from agentspec.analysis.report.page import rendered
 from agentspec.analysis.report.page_axis import Axis, linear
 
 _TICKS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
@@ -23,19 +22,16 @@ _EQUAL = (1.0, "no difference")
 def page(facts: Mapping[str, Any]) -> str:
     """The whole document, to be written as UTF-8. `facts`: those of `measures.facts_of`, with `version`, `created`,
     `command` and `workload`."""
-    script = _environment().get_template("page.js").render()
     compared = [row for row in facts["figures"] if row["ratio"] is not None]
-    return (
-        _environment()
-        .get_template("ab.html")
-        .render(
-            facts=facts,
-            digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            compared=compared,
-            ratio_axis=_ratio_axis(compared) if compared else None,
-            tasks=facts["by_task"][:_SHOWN_TASKS],
-            task_axis=_task_axis(facts["by_task"][:_SHOWN_TASKS]),
-        )
+    tasks = facts["by_task"][:_SHOWN_TASKS]
+    return rendered(
+        _environment(),
+        "ab.html",
+        facts=facts,
+        compared=compared,
+        ratio_axis=_ratio_axis(compared) if compared else None,
+        tasks=tasks,
+        task_axis=_task_axis(tasks),
     )
 
 

@@ -54,16 +54,24 @@ class SegmentInfo:
 
 def read_documents(paths: Iterable[Path], tokenizer: Tokenizer, reading: Reading) -> Iterator[NDArray[np.int32]]:
     """The documents of files, and of all files below folders, in order. Documents that cannot be read are noted in
-    `reading`."""
+    `reading`. Raises ConfigError if one of the paths does not exist."""
+    for file in document_files(paths):
+        for document in _read_file(file, tokenizer, reading):
+            if not len(document):
+                continue
+            reading.documents += 1
+            reading.tokens += len(document)
+            yield document
+
+
+def document_files(paths: Iterable[Path]) -> list[Path]:
+    """The files, and all files below the folders, in order. Raises ConfigError if one of the paths does not exist."""
+    found: list[Path] = []
     for path in paths:
-        files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-        for file in files:
-            for document in _read_file(file, tokenizer, reading):
-                if not len(document):
-                    continue
-                reading.documents += 1
-                reading.tokens += len(document)
-                yield document
+        if not path.exists():
+            raise ConfigError(f"there is no {path}; pass files or folders that exist")
+        found += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return found
 
 
 def _read_file(file: Path, tokenizer: Tokenizer, reading: Reading) -> Iterator[NDArray[np.int32]]:

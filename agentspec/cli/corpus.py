@@ -55,9 +55,6 @@ def run(args: argparse.Namespace) -> int:
 def _build(args: argparse.Namespace) -> int:
     path = tokenizer_path(args.tokenizer)
     tokenizer = load_tokenizer(path)
-    missing = [str(file) for file in args.files if not file.exists()]
-    if missing:
-        raise ConfigError(f"there is no {', '.join(missing)}; pass files or folders that exist")
     if not args.out.parent.is_dir():
         raise ConfigError(f"--out must lie in a folder that exists, got {args.out}; make {args.out.parent} first")
     reading = Reading()

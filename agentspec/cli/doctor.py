@@ -115,7 +115,7 @@ def _store(args: argparse.Namespace, url: str) -> list[Finding]:
     options = importlib.import_module("agentspec.store.cli.options")
     secrets = importlib.import_module("agentspec.store.secrets")
     inspection = importlib.import_module("agentspec.store.inspection")
-    place = options.Target(url, secrets.read_password(args.password_file, secrets.PASSWORD_VARIABLE))
+    place = options.chosen_place(args, url)
     key = secrets.read_key(args.key_file, secrets.STORE_KEY_VARIABLE)
     tokenizer, name = None, ""
     if args.tokenizer is not None:

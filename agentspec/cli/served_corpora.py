@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
+from agentspec.analysis.corpus import document_files
 from agentspec.cli.options import option, read_key_file, switch
 from agentspec.errors import ConfigError, ManagementError
 from agentspec.observe.admin_client import AdminClient
@@ -61,7 +62,7 @@ def _add(args: argparse.Namespace, client: AdminClient) -> int:
     head = {"name": args.name, "all": args.all, "tenants": args.tenant}
     with tempfile.TemporaryFile() as stream:
         stream.write(json.dumps(head).encode() + b"\n")
-        _write_documents(_files(args.files), stream)
+        _write_documents(document_files(args.files), stream)
         size = stream.tell()
         stream.seek(0)
         answer = client.upload("/corpora", stream, size)
@@ -74,15 +75,6 @@ def _add(args: argparse.Namespace, client: AdminClient) -> int:
     told = f"added {result['name']}: {result['documents']} documents, {result['tokens']} tokens{skipped}"
     print(json.dumps(job) if args.json else told)
     return 0
-
-
-def _files(paths: Iterable[Path]) -> list[Path]:
-    found: list[Path] = []
-    for path in paths:
-        if not path.exists():
-            raise ConfigError(f"there is no {path}; pass files or folders that exist")
-        found += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    return found
 
 
 def _write_documents(files: Iterable[Path], stream: IO[bytes]) -> None:

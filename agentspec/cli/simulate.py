@@ -41,7 +41,7 @@ from agentspec.simulation import (
     simulate,
 )
 from agentspec.simulation.inputs import CONTROLLERS, check_covered, controller_named, find_acceptance
-from agentspec.simulation.report import markdown, row_line
+from agentspec.simulation.report import row_line
 
 _PACKAGES = ("agentspec", "numpy")
 _WARM_SHARE, _STEADY_ROUNDS = 0.25, 4
@@ -82,7 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     switch(parser, "--whole-batches", "decode each batch to its end before the next one begins")
     switch(parser, "--extrapolate", "allow steps outside the measured range of the profile")
     option(parser, "--json FILE", "write the figures to FILE", type=Path)
-    option(parser, "--markdown FILE", "write tables to FILE", type=Path)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -137,10 +136,7 @@ def run(args: argparse.Namespace) -> int:
         "requests": args.requests,
         "plain_service_rate": service_rate,
     }
-    content = {"head": head, "rows": rows}
-    write_json(args.json, content)
-    if args.markdown:
-        args.markdown.write_text(markdown(content), encoding="utf-8")
+    write_json(args.json, {"head": head, "rows": rows})
     return 0
 
 

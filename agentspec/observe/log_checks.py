@@ -13,9 +13,10 @@ from agentspec.analysis.logs.account import Account
 from agentspec.analysis.logs.calls import LoggedCall
 from agentspec.analysis.replay import Tokenizer
 from agentspec.analysis.replay.encoding import Encoder
+from agentspec.analysis.replay.runs import LENGTH, windows
 from agentspec.errors import ConfigError
 from agentspec.observe.findings import Finding, Severity, info, ok, warning
-from agentspec.observe.repeats import LENGTH, share_in, windows
+from agentspec.observe.repeats import share_in
 from agentspec.observe.templates import ComingBack, Render, compare
 from agentspec.progress import Progress
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.analysis.replay.runs import LENGTH, windows
-
-__all__ = ["LENGTH", "Repeats", "repeats_by_namespace", "share_in", "windows"]
+from agentspec.analysis.replay.runs import windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ An output's last token is never drafted, it is always a bonus token, as in agent
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,3 +99,53 @@ class Acceptance:
             match_lens=(counts > 1).astype(np.int32),
             scores=(estimates.sum(axis=1) - 1.0).astype(np.float32),
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Walk:
+    """The steps and drafts of serving recorded calls with one setting."""
+
+    call_steps: NDArray[np.int64]
+    """[calls]"""
+    tokens: int
+    drafted: int
+    accepted: int
+    drafting_steps: int
+    """The number of steps with a draft above tau."""
+
+    @property
+    def steps(self) -> int:
+        return int(self.call_steps.sum())
+
+    @property
+    def length(self) -> float:
+        """Tokens per step, the bonus token included."""
+        return self.tokens / max(self.steps, 1)
+
+
+def walk(acceptance: Acceptance, width: int, tau: float) -> Walk:
+    """Serves every request alone, with drafts of at most `width` nodes, root included, whose estimates promise more than
+    `tau` accepted tokens."""
+    width = min(width, acceptance.max_width)
+    scores = acceptance.estimates[:, 1:width].sum(axis=1)
+    nodes = np.minimum(acceptance.num_nodes.astype(np.int64), width) - 1
+    nodes[scores <= tau] = 0
+    accepted = acceptance.accepted[np.arange(len(nodes)), nodes].astype(np.int64)
+    # A loop over plain integers, because each step of a call depends on the one before it.
+    following = (np.arange(len(nodes)) + accepted + 1).tolist()
+    steps: list[int] = []
+    places: list[int] = []
+    for first, end in pairwise(acceptance.starts.tolist()):
+        before, place = len(places), first
+        while place < end:
+            places.append(place)
+            place = following[place]
+        steps.append(len(places) - before)
+    drafted = nodes[places]
+    return Walk(
+        np.array(steps, np.int64),
+        int(acceptance.starts[-1]),
+        int(drafted.sum()),
+        int(accepted[places].sum()),
+        int((drafted > 0).sum()),
+    )

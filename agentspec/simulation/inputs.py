@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-import numpy as np
-
 from agentspec.errors import ConfigError
 from agentspec.progress import Progress
 from agentspec.scheduling import BatchTable, ControlConfig, Controller, Profile, make_controller, table_of_speeds
 from agentspec.simulation import Acceptance, ServerConfig, acceptance_at_rate, is_rate, record_acceptance
+from agentspec.simulation.acceptance import walk
 
 CONTROLLERS = (
     "goodput", "goodput:OBJECTIVE", "smartspec", "smartspec:tree", "batch-table", "roofline", "fixed:LENGTH", "plain",
@@ -41,20 +40,6 @@ def controller_named(
     return make_controller(ControlConfig(**options), profile)  # type: ignore[arg-type]
 
 
-def tokens_per_step(acceptance: Acceptance, length: int) -> float:
-    """Tokens per step, the bonus token included, if every request is decoded alone with drafts of `length` tokens."""
-    places, end = acceptance.starts[:-1].copy(), acceptance.starts[1:]
-    steps = 0
-    active = places < end
-    while active.any():
-        at = places[active]
-        nodes = np.minimum(acceptance.num_nodes[at].astype(np.int64) - 1, length)
-        places[active] = at + acceptance.accepted[at, nodes] + 1
-        steps += len(at)
-        active = places < end
-    return float(acceptance.starts[-1]) / max(steps, 1)
-
-
 def measured_table(profile: Profile, acceptance: Acceptance, widths: Sequence[int] = ()) -> BatchTable:
     """The best length for batches of 1, 2, 4, ... rows, as a profile of the requests to be served would give it (Su et
     al., section 4). Steps have the requests' mean context, and all rows decode."""
@@ -64,7 +49,7 @@ def measured_table(profile: Profile, acceptance: Acceptance, widths: Sequence[in
     for length in [
         width - 1 for width in widths or range(1, acceptance.max_width + 1) if width <= acceptance.max_width
     ]:
-        tokens = tokens_per_step(acceptance, length)
+        tokens = walk(acceptance, length + 1, 0.0).length
         for rows in _BATCH_SIZES:
             seconds = profile.target.seconds(context * rows, rows * (length + 1))
             if profile.drafter is not None:

@@ -34,35 +34,31 @@ class Requests:
         return len(self.arrival)
 
 
-def draw_requests(
-    acceptance: Acceptance, arrivals: Arrivals, num_requests: int, seed: int, *, prefix_cache: bool = True
-) -> Requests:
+def draw_requests(acceptance: Acceptance, arrivals: Arrivals, num_requests: int, seed: int) -> Requests:
     """Draws requests and their times. A seed draws the same requests at any rate of arrivals, each once, in random
-    order, before any is drawn again. With `prefix_cache`, the beginning of a prompt that an earlier request of its
-    session computed is cached, and never evicted. Raises ConfigError if there is no request."""
+    order, before any is drawn again. The beginning of a prompt that an earlier request of its session computed is
+    cached, and never evicted. Raises ConfigError if there is no request."""
     _require_some(num_requests)
     rng = np.random.default_rng([seed, 1])
     rounds = -(-num_requests // len(acceptance))
     chosen = np.concatenate([rng.permutation(len(acceptance)) for _ in range(rounds)])[:num_requests]
-    return _asked(acceptance, arrivals, chosen, seed, prefix_cache)
+    return _asked(acceptance, arrivals, chosen, seed)
 
 
 def ordered_requests(acceptance: Acceptance, arrivals: Arrivals, num_requests: int, seed: int) -> Requests:
     """The recorded requests in their order, again and again. Arguments and errors are those of draw_requests()."""
     _require_some(num_requests)
-    return _asked(acceptance, arrivals, np.arange(num_requests) % len(acceptance), seed, True)
+    return _asked(acceptance, arrivals, np.arange(num_requests) % len(acceptance), seed)
 
 
-def _asked(
-    acceptance: Acceptance, arrivals: Arrivals, chosen: NDArray[np.int64], seed: int, prefix_cache: bool
-) -> Requests:
+def _asked(acceptance: Acceptance, arrivals: Arrivals, chosen: NDArray[np.int64], seed: int) -> Requests:
     times, phases = arrivals.draw(len(chosen), seed)
     return Requests(
         acceptance=acceptance,
         arrival=times,
         phase=phases,
         prompt_tokens=acceptance.prompt_tokens[chosen].astype(np.int64),
-        cached_tokens=acceptance.cached_tokens[chosen].astype(np.int64) * prefix_cache,
+        cached_tokens=acceptance.cached_tokens[chosen].astype(np.int64),
         output_tokens=acceptance.output_tokens[chosen],
         first_place=acceptance.starts[chosen],
     )

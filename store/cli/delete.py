@@ -9,19 +9,19 @@ import time
 from dataclasses import asdict
 
 from agentspec.errors import ConfigError
+from agentspec.observe.view import size
 from agentspec.store.cli.options import (
     OpenStore,
     add_namespace_options,
     add_scope_options,
     add_store_options,
     chosen_namespace,
+    chosen_place,
     opened,
-    target,
 )
-from agentspec.store.cli.output import as_bytes, as_time, show
+from agentspec.store.cli.output import as_time, show
 from agentspec.store.records import ANY_NAMESPACE
 from agentspec.store.replication.deletion import Deleted, delete_namespaces, delete_older, delete_request
-from agentspec.store.urls import delete_scope, redact
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 # Running replicas read within this time what to forget. Deleting the scope also deletes the log that tells them.
@@ -74,11 +74,9 @@ def _delete(args: argparse.Namespace, opening: OpenStore, namespace: str | None,
 
 
 def _delete_scope(args: argparse.Namespace, opening: OpenStore, deleted: Deleted) -> None:
-    place = target(args)
     if deleted.namespaces:
         time.sleep(_FORGET_SECONDS)
-    password = None if place.password is None else place.password.text()
-    delete_scope(place.url, opening.store.scope, password=password)
+    chosen_place(args).delete_scope(opening.store.scope)
 
 
 def _confirm(args: argparse.Namespace, opening: OpenStore, namespace: str | None, before: float) -> None:
@@ -86,7 +84,7 @@ def _confirm(args: argparse.Namespace, opening: OpenStore, namespace: str | None
     if not sys.stdin.isatty():
         raise ConfigError("deleting needs a confirmation, and there is no terminal to ask on; pass --yes")
     infos = opening.infos(namespace)
-    held = f"{sum(info.num_entries for info in infos)} entries, {as_bytes(sum(info.log_bytes for info in infos))}"
+    held = f"{sum(info.num_entries for info in infos)} entries, {size(sum(info.log_bytes for info in infos))}"
     what = f"everything of the model {opening.store.scope.model}"
     if args.request is not None:
         what = f"the outputs of request {args.request!r}"
@@ -96,7 +94,7 @@ def _confirm(args: argparse.Namespace, opening: OpenStore, namespace: str | None
         what = "everything"
     of = f"namespace {namespace}" if namespace else f"{len(infos)} namespaces"
     print(
-        f"Delete {what} of {of} ({held}) in {redact(opening.store.url)}, here and in live servers? [y/N] ",
+        f"Delete {what} of {of} ({held}) in {opening.store.url}, here and in live servers? [y/N] ",
         end="",
         file=sys.stderr,
         flush=True,

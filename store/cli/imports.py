@@ -13,7 +13,8 @@ from pathlib import Path
 from agentspec.analysis.replay import load_tokenizer
 from agentspec.errors import ConfigError, RecordError
 from agentspec.progress import Progress
-from agentspec.store.cli.logs import readable, scan_all
+from agentspec.store.base import scan_all
+from agentspec.store.cli.logs import readable
 from agentspec.store.cli.options import (
     OpenStore,
     add_namespace_options,

@@ -7,10 +7,10 @@ import json
 from contextlib import closing
 from dataclasses import asdict
 
+from agentspec.observe.view import size
 from agentspec.store.base import StoreInfo
-from agentspec.store.cli.options import add_store_options, target
-from agentspec.store.cli.output import as_bytes, as_time, show, show_table
-from agentspec.store.urls import redact
+from agentspec.store.cli.options import add_store_options, chosen_place
+from agentspec.store.cli.output import as_time, show, show_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,14 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    place = target(args)
-    url = redact(place.url)
+    place = chosen_place(args)
+    url = place.url
     about: StoreInfo | None = None
     models: list[dict[str, object]] = []
     rows: list[tuple[object, ...]] = []
     for scope in sorted(place.scopes(), key=lambda scope: scope.model):
-        with closing(place.open(scope)) as store:
-            about, url = store.info(), store.url
+        with closing(place.open(scope, create=False)) as store:
+            about = store.info()
             infos = list(store.namespaces())
         entries = sum(info.num_entries for info in infos)
         log_bytes = sum(info.log_bytes for info in infos)
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
                 "newest": newest,
             }
         )
-        sizes = as_bytes(log_bytes), as_bytes(snapshot_bytes)
+        sizes = size(log_bytes), size(snapshot_bytes)
         rows.append((scope.model, scope.tokenizer[:12], len(infos), entries, *sizes, as_time(newest)))
     if args.json:
         print(json.dumps({"url": url, **(asdict(about) if about else {}), "models": models}))
@@ -51,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
     if about is None:
         print(f"nothing is stored in {url} yet")
         return 0
-    limit = as_bytes(about.limit_bytes) if about.limit_bytes else "none"
+    limit = size(about.limit_bytes) if about.limit_bytes else "none"
     show(
-        {"url": url, "store": f"{about.kind}, {about.server}", "size": as_bytes(about.used_bytes), "limit": limit},
+        {"url": url, "store": f"{about.kind}, {about.server}", "size": size(about.used_bytes), "limit": limit},
         False,
     )
     print()

@@ -6,17 +6,9 @@ from collections.abc import Iterator
 
 from agentspec.errors import RecordError
 from agentspec.progress import Progress
-from agentspec.store.base import Entry, NamespaceInfo, Store
+from agentspec.store.base import Entry, NamespaceInfo, Store, scan_all
 from agentspec.store.codec import Codec
 from agentspec.store.records import Deletion, OutputRecord
-
-
-def scan_all(store: Store, namespace: str) -> Iterator[Entry]:
-    """All entries of a namespace's log, including those that are appended during the scan."""
-    position = None
-    while entries := store.scan(namespace, position):
-        yield from entries
-        position = entries[-1].position
 
 
 def read_outputs(

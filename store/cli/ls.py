@@ -6,6 +6,7 @@ import argparse
 import json
 
 from agentspec.errors import RecordError
+from agentspec.observe.view import size
 from agentspec.store.base import NamespaceInfo
 from agentspec.store.cli.logs import read_outputs
 from agentspec.store.cli.options import (
@@ -16,7 +17,7 @@ from agentspec.store.cli.options import (
     chosen_namespace,
     opened,
 )
-from agentspec.store.cli.output import as_bytes, as_time, show_table
+from agentspec.store.cli.output import as_time, show_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +51,7 @@ def _namespaces(opening: OpenStore, infos: list[NamespaceInfo], as_json: bool) -
                 "newest": info.last_time,
             }
         )
-        sizes = as_bytes(info.log_bytes), as_bytes(info.snapshot_bytes)
+        sizes = size(info.log_bytes), size(info.snapshot_bytes)
         shown = "?" if segments is None else segments
         rows.append((info.namespace, info.num_entries, *sizes, shown, as_time(info.last_time)))
     if as_json:

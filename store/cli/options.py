@@ -19,11 +19,10 @@ from agentspec.store.secrets import (
     NAMESPACE_KEY_VARIABLE,
     PASSWORD_VARIABLE,
     STORE_KEY_VARIABLE,
-    Secret,
     read_key,
     read_password,
 )
-from agentspec.store.urls import DEFAULT_URL, list_scopes, open_store, redact
+from agentspec.store.urls import DEFAULT_URL, Place, place
 
 STORE_VARIABLE = "AGENTSPEC_STORE"
 
@@ -66,23 +65,6 @@ def add_namespace_options(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """The store that the options name."""
-
-    url: str
-    password: Secret | None
-
-    def scopes(self) -> list[Scope]:
-        return list_scopes(self.url, password=self._password_text())
-
-    def open(self, scope: Scope, *, create: bool = False) -> Store:
-        return open_store(self.url, scope, password=self._password_text(), create=create)
-
-    def _password_text(self) -> str | None:
-        return None if self.password is None else self.password.text()
-
-
-@dataclass(frozen=True, slots=True)
 class OpenStore:
     """A store that was opened for one scope."""
 
@@ -95,21 +77,25 @@ class OpenStore:
         return sorted(found, key=lambda info: info.namespace)
 
 
-def target(args: argparse.Namespace) -> Target:
-    """The store that the options name. Raises ConfigError if the password cannot be read."""
-    url = args.store or os.environ.get(STORE_VARIABLE) or DEFAULT_URL
-    return Target(url, read_password(args.password_file, PASSWORD_VARIABLE))
+def chosen_place(args: argparse.Namespace, url: str | None = None) -> Place:
+    """Where the store of `url`, or else of the options, is. Raises ConfigError if the password cannot be read, or there
+    is no such kind of store."""
+    password = read_password(args.password_file, PASSWORD_VARIABLE)
+    return place(
+        url or args.store or os.environ.get(STORE_VARIABLE) or DEFAULT_URL,
+        password=password.text() if password else None,
+    )
 
 
 @contextmanager
 def opened(args: argparse.Namespace, *, create: bool = False) -> Iterator[OpenStore]:
     """The store of the scope that the options name. Raises ConfigError if no scope or more than one fits the options,
     or a key cannot be read; StoreError if the store cannot be opened."""
-    place = target(args)
+    where = chosen_place(args)
     key = read_key(args.key_file, STORE_KEY_VARIABLE)
-    scope = _scope(args, place, create)
+    scope = _scope(args, where, create)
     codec = Codec(scope, key)
-    with closing(place.open(scope, create=create)) as store:
+    with closing(where.open(scope, create=create)) as store:
         yield OpenStore(store, codec)
 
 
@@ -136,16 +122,16 @@ def tokenizer_path(args: argparse.Namespace) -> Path | None:
     return None if args.tokenizer is None else tokenizer_file(args.tokenizer)
 
 
-def _scope(args: argparse.Namespace, place: Target, create: bool) -> Scope:
+def _scope(args: argparse.Namespace, where: Place, create: bool) -> Scope:
     tokenizer = _tokenizer_name(args)
     if args.model is not None and tokenizer is not None:
         return Scope(args.model, tokenizer)
-    stored = place.scopes()
+    stored = where.scopes()
     fitting = [scope for scope in stored if args.model in (None, scope.model) and tokenizer in (None, scope.tokenizer)]
     if len(fitting) == 1:
         return fitting[0]
     if not stored and not create:
-        raise ConfigError(f"nothing is stored in {redact(place.url)} yet")
+        raise ConfigError(f"nothing is stored in {where.url} yet")
     known = ", ".join(sorted(scope.model for scope in stored)) or "none yet"
     if fitting:
         raise ConfigError(f"the store has several models: {known}; choose one with --model")

@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
-_UNITS = ("B", "kB", "MB", "GB", "TB")
-
 
 def show(values: Mapping[str, object], as_json: bool) -> None:
     """Prints one value per line, or all values as one JSON object."""
@@ -30,15 +28,6 @@ def show_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         print("  ".join([first, *others]).rstrip())
-
-
-def as_bytes(count: float) -> str:
-    """The number of bytes in readable form, with three digits and a decimal unit."""
-    unit = 0
-    while count >= 999.5 and unit < len(_UNITS) - 1:
-        count /= 1000
-        unit += 1
-    return f"{count:.3g} {_UNITS[unit]}"
 
 
 def as_time(seconds: float) -> str:

@@ -16,8 +16,7 @@ from agentspec.analysis.corpus import read_info
 from agentspec.errors import RecordError, SegmentError, StoreError, StoreUnavailableError
 from agentspec.fingerprint import identity
 from agentspec.progress import Progress
-from agentspec.store.base import CONTROL
-from agentspec.store.cli.logs import scan_all
+from agentspec.store.base import CONTROL, scan_all
 from agentspec.store.cli.options import OpenStore, add_scope_options, add_store_options, opened
 from agentspec.store.cli.output import show, show_table
 from agentspec.store.records import Manifest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import closing
 from typing import Any
 
 from agentspec.errors import StoreError
@@ -48,23 +49,17 @@ class RedisPlace:
         return RedisStore(nodes, scope, self._address, self._timeout)
 
     def scopes(self) -> list[Scope]:
-        nodes = RedisNodes(self._address, self._timeout)
-        try:
+        with closing(RedisNodes(self._address, self._timeout)) as nodes:
             return [Scope(*pair) for pair in nodes.run(MODELS, _models).items()]
-        finally:
-            nodes.close()
 
     def delete_scope(self, scope: Scope) -> bool:
-        nodes = RedisNodes(self._address, self._timeout)
         keys = RedisKeys(scope)
-        try:
+        with closing(RedisNodes(self._address, self._timeout)) as nodes:
             known = nodes.run(MODELS, _models).get(scope.model) == scope.tokenizer
             if known:
                 nodes.run(MODELS, lambda session: session.call("HDEL", MODELS, scope.model))
             removed = nodes.run(keys.epoch, lambda session: _delete(session, keys))
             return known or removed
-        finally:
-            nodes.close()
 
     def _check_server(self, facts: dict[str, str]) -> None:
         version = tuple(int(part) for part in facts.get("redis_version", "0.0").split(".")[:2])

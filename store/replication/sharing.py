@@ -31,7 +31,7 @@ from agentspec.errors import (
     StoreResetError,
     StoreUnavailableError,
 )
-from agentspec.store.base import CONTROL, Entry, Reader, Store
+from agentspec.store.base import CONTROL, Entry, Reader, Store, scan_all
 from agentspec.store.codec import Codec
 from agentspec.store.config import SharingConfig
 from agentspec.store.records import ANY_NAMESPACE, Deletion, OutputRecord
@@ -101,7 +101,14 @@ class Sharing(Publisher):
         )
         super().__init__(Outbox(config.queue_tokens) if outbox is None else outbox, self._keeper.clock)
         self._writer = Writer(
-            engine, store, codec, self._outbox, self._tombstones, self._seen, self._health, on_failure=self._failed
+            engine=engine,
+            store=store,
+            codec=codec,
+            outbox=self._outbox,
+            tombstones=self._tombstones,
+            seen=self._seen,
+            health=self._health,
+            on_failure=self._failed,
         )
         self._retries = {
             name: Retry(self._stopping, lambda name=name: self._breaker_opened(name))  # type: ignore[misc]
@@ -232,7 +239,7 @@ class Sharing(Publisher):
             self._held = frozenset(self._known)
             self._is_resumed = False
         try:
-            for entry in self._scan(CONTROL):
+            for entry in scan_all(self._store, CONTROL):
                 self._take(entry)
                 positions[CONTROL] = entry.position
         except StoreUnavailableError:
@@ -257,12 +264,6 @@ class Sharing(Publisher):
             if self._loaded[info.namespace]:
                 positions[info.namespace] = self._loaded[info.namespace]
         return positions
-
-    def _scan(self, namespace: str) -> list[Entry]:
-        found: list[Entry] = []
-        while more := self._store.scan(namespace, found[-1].position if found else None):
-            found += more
-        return found
 
     def _tail(self, namespace: str, room: int | None) -> str:
         """Where to go on in a log so that what follows fits into `room` bytes of index."""

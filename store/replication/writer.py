@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,6 +25,7 @@ _BATCH_OUTPUTS, _BATCH_TOKENS = 256, 1 << 19
 _WAIT = 1.0
 
 
+@dataclass(slots=True, kw_only=True)
 class Writer:
     """Appends outputs in batches, in the order in which they finished, and retries failed appends.
 
@@ -31,29 +33,17 @@ class Writer:
     so that they delay no others. Only one thread may call run().
     """
 
-    def __init__(
-        self,
-        engine: LearningEngine,
-        store: Store,
-        codec: Codec,
-        outbox: OutputQueue,
-        tombstones: Tombstones,
-        seen: SeenIds,
-        health: Health,
-        *,
-        on_failure: Callable[[str, Exception], None],
-    ) -> None:
-        self._engine = engine
-        self._store = store
-        self._codec = codec
-        self._outbox = outbox
-        self._tombstones = tombstones
-        self._seen = seen
-        self._health = health
-        self._on_failure = on_failure
-        # Namespaces whose logs could not be appended to, and the time of the next attempt, by time.monotonic().
-        self._broken: set[str] = set()
-        self._mended_at = 0.0
+    engine: LearningEngine
+    store: Store
+    codec: Codec
+    outbox: OutputQueue
+    tombstones: Tombstones
+    seen: SeenIds
+    health: Health
+    on_failure: Callable[[str, Exception], None]
+    # Namespaces whose logs could not be appended to, and the time of the next attempt, by time.monotonic().
+    _broken: set[str] = field(default_factory=set)
+    _mended_at: float = 0.0
 
     @property
     def num_broken(self) -> int:
@@ -65,15 +55,15 @@ class Writer:
         while not stopping.is_set():
             if self._broken and time.monotonic() >= self._mended_at:
                 self._broken.clear()
-                self._outbox.bring_back()
-            outputs = self._outbox.take(_BATCH_OUTPUTS, _BATCH_TOKENS, _WAIT)
+                self.outbox.bring_back()
+            outputs = self.outbox.take(_BATCH_OUTPUTS, _BATCH_TOKENS, _WAIT)
             try:
                 if self._deliver(outputs):
                     retry.succeeded()
             except Exception as error:  # noqa: BLE001 - the thread must go on; whoever listens logs it
-                self._on_failure("writing to the store", error)
+                self.on_failure("writing to the store", error)
                 # Outputs that wait for a retry go back, because they must count towards the queue's limit.
-                self._outbox.put_back(outputs)
+                self.outbox.put_back(outputs)
                 retry.failed()
 
     def _deliver(self, outputs: Sequence[FinishedOutput]) -> bool:
@@ -84,34 +74,34 @@ class Writer:
         num_dropped = len(wanted) - len(encoded)
         try:
             if encoded:
-                self._store.append(encoded)
+                self.store.append(encoded)
         except BrokenLogError as error:
-            self._on_failure("writing to the store", error)
+            self.on_failure("writing to the store", error)
             self._broken.update(error.namespaces)
             self._mended_at = time.monotonic() + BROKEN_SECONDS
         delivered = [data for namespace, data in encoded if namespace not in self._broken]
-        self._health.add("delivered_outputs", len(delivered))
-        self._health.add("delivered_bytes", sum(map(len, delivered)))
+        self.health.add("delivered_outputs", len(delivered))
+        self.health.add("delivered_bytes", sum(map(len, delivered)))
         aside = [output for output in outputs if output.namespace in self._broken]
-        self._outbox.delivered(aside=aside, num_dropped=num_dropped)
+        self.outbox.delivered(aside=aside, num_dropped=num_dropped)
         return bool(delivered)
 
     def _is_deleted(self, output: FinishedOutput) -> bool:
         """Whether the output was deleted while it was generated or waited; if so, the engine forgets it too."""
-        if not self._tombstones.covers(output.namespace, output.request_id, output.time):
+        if not self.tombstones.covers(output.namespace, output.request_id, output.time):
             return False
-        self._engine.delete_request(output.namespace, output.request_id)
-        self._health.add("refused_outputs")
+        self.engine.delete_request(output.namespace, output.request_id)
+        self.health.add("refused_outputs")
         return True
 
     def _encode(self, output: FinishedOutput) -> bytes | None:
         """The entry for an output; None if it cannot be encoded, so that it does not block the outputs after it."""
         try:
-            data = self._codec.encode(output.namespace, _record(output))
+            data = self.codec.encode(output.namespace, _record(output))
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it; whoever listens logs it
-            self._on_failure("encoding an output", error)
+            self.on_failure("encoding an output", error)
             return None
-        self._seen.add(output.output_id)
+        self.seen.add(output.output_id)
         return data
 
 

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -66,11 +67,8 @@ class SqlitePlace:
     def scopes(self) -> list[Scope]:
         if not self._path.exists():
             return []
-        file = SqliteFile(self._path, self._timeout, create=False)
-        try:
+        with closing(SqliteFile(self._path, self._timeout, create=False)) as file:
             rows = file.read(lambda connection: connection.execute("SELECT model, tokenizer FROM models").fetchall())
-        finally:
-            file.close()
         return [Scope(model, tokenizer) for model, tokenizer in rows]
 
     def delete_scope(self, scope: Scope) -> bool:
@@ -87,11 +85,8 @@ class SqlitePlace:
                     connection.execute(f"DELETE FROM {table} WHERE scope = ?", row)
             return bool(known) or row is not None
 
-        file = SqliteFile(self._path, self._timeout, create=False)
-        try:
+        with closing(SqliteFile(self._path, self._timeout, create=False)) as file:
             return file.write(delete)
-        finally:
-            file.close()
 
 
 class SqliteStore:

@@ -13,7 +13,7 @@ import pytest
 from store_case import SCOPE, A, B, C, StoreCase, data, drain
 
 from agentspec.errors import StoreError, StoreResetError
-from agentspec.store import CONTROL, Scope, delete_scope, list_scopes
+from agentspec.store import CONTROL, Scope, place
 
 DEADLINE = 20.0
 
@@ -208,7 +208,7 @@ def test_a_loss_between_two_reads_is_found_though_others_wrote_since(case: Store
     assert data(entries, A) == [b"2", b"4"]
     assert data(entries, C) == [b"3"]
     assert [info.namespace for info in store.namespaces() if info.num_entries == 2] == [A]
-    assert list_scopes(case.url) == [SCOPE]
+    assert place(case.url).scopes() == [SCOPE]
 
 
 def test_all_readers_see_the_same_order_of_each_log(case: StoreCase) -> None:
@@ -284,7 +284,7 @@ def test_a_store_opened_without_creating_must_know_the_model(case: StoreCase) ->
     assert data(case.open(create=False).scan(A)) == [b"1"]
     with pytest.raises(StoreError, match=r"'new'; it has: model"):
         case.open(Scope("new", "t"), create=False)
-    assert list_scopes(case.url) == [SCOPE]
+    assert place(case.url).scopes() == [SCOPE]
 
 
 def test_a_deleted_scope_is_gone_and_others_stay(case: StoreCase) -> None:
@@ -296,10 +296,10 @@ def test_a_deleted_scope_is_gone_and_others_stay(case: StoreCase) -> None:
         store.write_segment(A, "s", [b"x"])
         store.write_manifest(A, b"m", ["s"])
     drain(reader)
-    assert sorted(scope.model for scope in list_scopes(case.url)) == ["model", "other"]
-    assert delete_scope(case.url, SCOPE)
-    assert not delete_scope(case.url, SCOPE)
-    assert list_scopes(case.url) == [other]
+    assert sorted(scope.model for scope in place(case.url).scopes()) == ["model", "other"]
+    assert place(case.url).delete_scope(SCOPE)
+    assert not place(case.url).delete_scope(SCOPE)
+    assert place(case.url).scopes() == [other]
     assert data(two.scan(A)) == [b"1"]
     assert two.manifest(A) == b"m"
     with pytest.raises(StoreResetError):

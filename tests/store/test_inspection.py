@@ -13,8 +13,7 @@ from agentspec.analysis.replay import load_tokenizer
 from agentspec.cli import main
 from agentspec.fingerprint import fingerprint
 from agentspec.observe.findings import Finding, Severity
-from agentspec.store import Scope
-from agentspec.store.cli.options import Target
+from agentspec.store import Scope, place
 from agentspec.store.codec import Codec
 from agentspec.store.inspection import check_store
 from agentspec.store.records import OutputRecord
@@ -31,7 +30,7 @@ def put(case: StoreCase, scope: Scope, namespace: str, *texts: str, key: bytes |
 
 def checked(case: StoreCase, tokenizer: Path | None = None) -> dict[str, Finding]:
     loaded = load_tokenizer(tokenizer) if tokenizer else None
-    found = check_store(Target(case.url, None), None, loaded, fingerprint(tokenizer) if tokenizer else "")
+    found = check_store(place(case.url), None, loaded, fingerprint(tokenizer) if tokenizer else "")
     return {of.name: of for of in found}
 
 

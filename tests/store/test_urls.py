@@ -118,7 +118,7 @@ def test_a_repr_shows_no_password() -> None:
 def test_public_names_are_there_and_redis_is_not_loaded() -> None:
     assert [name for name in agentspec.store.__all__ if not hasattr(agentspec.store, name)] == []
     program = (
-        "import sys, agentspec.store as s; s.list_scopes('sqlite:////nowhere/store.sqlite3'); "
+        "import sys, agentspec.store as s; s.place('sqlite:////nowhere/store.sqlite3').scopes(); "
         "assert not {'redis', 'ssl'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-P", "-c", program], check=True)

@@ -55,15 +55,15 @@ class Endpoint:
                 f"{self.max_tokens}, {self.retries} and {self.timeout_s}"
             )
 
-    def models(self) -> list[str]:
-        """Names of the models that the server serves. Raises ServerError if the server does not answer with a list of
-        models within ten seconds."""
+    def check(self) -> None:
+        """Raises ServerError if the server does not answer with a list of models within ten seconds, or does not serve
+        the model."""
         url = f"{self.base_url.rstrip('/')}/models"
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self.api_key or 'EMPTY'}"})
         try:
             with urllib.request.urlopen(request, timeout=_PROBE_SECONDS) as response:
                 answer: Any = json.loads(response.read())
-            return [str(entry["id"]) for entry in answer["data"]]
+            served = [str(entry["id"]) for entry in answer["data"]]
         except (OSError, urllib.error.HTTPError) as error:
             raise ServerError(
                 f"no model server answers at {url}: {error}; start one, for example `agentspec serve --model PATH`, "
@@ -74,9 +74,5 @@ class Endpoint:
                 f"{url} answers, but with no list of models ({str(error)[:_SHOWN_ERROR]}); --base-url must be an "
                 "OpenAI-compatible server's, ending in /v1"
             ) from error
-
-    def check(self) -> None:
-        """Raises ServerError if the server does not answer or does not serve the model."""
-        served = self.models()
         if self.model not in served:
             raise ServerError(f"{self.base_url} serves {', '.join(served) or 'nothing'}, not {self.model}; set --model")

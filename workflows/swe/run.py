@@ -178,18 +178,11 @@ def _result(task: Task, raw: Mapping[str, Any], folder: Path, config: RunConfig)
         verdict = judge(task, folder, config.test_timeout_s)
         outcome, detail = ("resolved" if verdict.passed else "unresolved"), verdict.detail
     return TaskResult(
-        id=task.id,
         repository=task.repository,
         split=task.split,
         outcome=outcome,  # type: ignore[arg-type]
-        exit_status=raw["exit_status"],
         detail=detail,
-        steps=raw["steps"],
-        prompt_tokens=raw["prompt_tokens"],
-        completion_tokens=raw["completion_tokens"],
-        seconds=raw["seconds"],
-        model_seconds=raw["model_seconds"],
-        command_seconds=raw["command_seconds"],
+        **{name: value for name, value in raw.items() if name != "error"},
     )
 
 

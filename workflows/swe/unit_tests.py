@@ -14,6 +14,8 @@ from pathlib import Path
 from agentspec.workflows.swe.tasks import Task
 
 HIDDEN = "hidden_tests"
+# Of each run of tests of a drawn task.
+_CHECK_SECONDS = 30.0
 
 # It prints the number of tests and the failed ones on the last line, after anything that the tests print. Tests that
 # end the process print no such line, so they have not passed.
@@ -92,25 +94,24 @@ def judge(task: Task, folder: Path, timeout_s: float) -> Verdict:
     return verdict
 
 
-def check_task(task: Task, folder: Path, timeout_s: float = 30.0) -> str:
+def check_task(task: Task, folder: Path) -> str:
     """What is wrong with a drawn task, or "". The hidden tests must detect its bug, and its fix must repair it.
 
     Args:
         task: A task with a fix.
         folder: An empty folder to work in.
-        timeout_s: Seconds for each run of tests.
     """
     if task.fix is None:
         return "it has no fix to check"
     shutil.copytree(task.folder / "repository", folder, dirs_exist_ok=True)
-    if not run_tests(folder, "tests", timeout_s).passed:
+    if not run_tests(folder, "tests", _CHECK_SECONDS).passed:
         return "the visible tests fail with the bug"
-    if judge(task, folder, timeout_s).passed:
+    if judge(task, folder, _CHECK_SECONDS).passed:
         return "the hidden tests pass with the bug"
     path = folder / task.fix.path
     source = path.read_text(encoding="utf-8")
     if source.count(task.fix.broken) != 1:
         return f"the place to fix is {source.count(task.fix.broken)} times in {task.fix.path}"
     path.write_text(source.replace(task.fix.broken, task.fix.fixed), encoding="utf-8")
-    verdict = judge(task, folder, timeout_s)
+    verdict = judge(task, folder, _CHECK_SECONDS)
     return "" if verdict.passed else f"its fix does not heal it: {verdict.detail}"

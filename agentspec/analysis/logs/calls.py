@@ -65,8 +65,6 @@ class LoggedCall:
     """The text between the messages and the output: a role's header, or the name of a stage."""
     output: str
     labels: Labels
-    position: int = 0
-    """Its index among the calls of its record."""
     tokens: tuple[int, ...] | None = None
     """The output as token ids, if the record has them; `output` is then ""."""
     message: Mapping[str, Any] | None = None

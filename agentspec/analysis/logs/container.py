@@ -117,8 +117,10 @@ class Content(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        while not self._made and not self._ended:
-            self._made = self._recoded(self._next())
+        # Whoever peeks should see as much as a buffer holds.
+        wanted = min(len(buffer), 4 * _READ)
+        while len(self._made) < wanted and not self._ended:
+            self._made += self._recoded(self._next())
         size = min(len(buffer), len(self._made))
         buffer[:size] = self._made[:size]
         self._made = self._made[size:]

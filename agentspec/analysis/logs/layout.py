@@ -9,9 +9,11 @@ import csv
 import json
 import re
 from collections.abc import Iterator
-from typing import IO, Any, NamedTuple
+from io import BufferedReader
+from typing import Any, NamedTuple
 
 from agentspec.analysis.logs.calls import BadRecordError, NoAnswerError, from_text
+from agentspec.analysis.logs.container import Content
 from agentspec.analysis.logs.formats.streams import events_of, is_events
 
 MAX_RECORD = 64 << 20
@@ -60,40 +62,27 @@ def layout_of(ending: str, start: bytes) -> str:
     return "lines" if ending in _LINES else "values" if ending in (".json", ".traj") else "text"
 
 
-def lines(content: IO[bytes], start: bytes, is_log: bool = False) -> Iterator[Value]:
-    """A value for each line of `start` and `content` that is not blank. In a log, a line may have other text before its
-    JSON, or no JSON at all."""
-    number, rest, skipping = 0, start, False
-    while True:
-        *whole, rest = rest.split(b"\n")
-        for line in whole:
-            number += 1
-            if skipping:
-                skipping = False
-            elif len(line) > MAX_RECORD:
-                yield _too_long(number)
-            elif line.strip(_BLANK):
-                yield Value(f"line {number}", _line(line, is_log))
-        if skipping:
-            rest = b""
-        elif len(rest) > MAX_RECORD:
-            yield _too_long(number + 1)
-            rest, skipping = b"", True
-        more = content.read(max(CHUNK, len(rest)))
-        if not more:
-            break
-        rest += more
-    if rest.strip(_BLANK) and not skipping:
-        last = _line(rest, is_log)
-        # What is left of a record where a file was torn is told once, with the file.
-        if not (isinstance(last, Exception) and _is_torn(content)):
-            yield Value(f"line {number + 1}", last)
+def lines(content: BufferedReader[Content], is_log: bool = False) -> Iterator[Value]:
+    """A value for each line that is not blank. In a log, a line may have other text before its JSON, or no JSON at
+    all."""
+    number = 0
+    while line := content.readline(MAX_RECORD + 1):
+        number += 1
+        if len(line) > MAX_RECORD and not line.endswith(b"\n"):
+            yield Value(f"line {number}", BadRecordError(f"a line must have at most {MAX_RECORD >> 20} MB"))
+            while line and not line.endswith(b"\n"):
+                line = content.readline(CHUNK)
+        elif line.strip(_BLANK):
+            value = _line(line, is_log)
+            # What is left of a record where a file was torn is told once, with the file.
+            if not isinstance(value, Exception) or line.endswith(b"\n") or not content.raw.damage:
+                yield Value(f"line {number}", value)
 
 
-def values(content: IO[bytes], start: bytes) -> Iterator[Value]:
+def values(content: BufferedReader[Content]) -> Iterator[Value]:
     """JSON values one after another, and the elements of arrays."""
     decoder = json.JSONDecoder(strict=False)
-    text, pending = _decoded(start, b"", False)
+    text, pending = _decoded(content.read(CHUNK), b"", False)
     buffer, number, ended = text.lstrip("\ufeff \t\r\n\0"), 0, False
     is_array, opening, skipping = False, "", False
     while True:
@@ -123,7 +112,7 @@ def values(content: IO[bytes], start: bytes) -> Iterator[Value]:
                 buffer = buffer[end:]
                 yield Value(f"record {number}", value, number == 1 and not is_array)
                 continue
-            if ended and _is_torn(content):
+            if ended and content.raw.damage:
                 return
             if _is_malformed(error, buffer, ended) or len(buffer) > MAX_RECORD:
                 number += 1
@@ -141,12 +130,12 @@ def values(content: IO[bytes], start: bytes) -> Iterator[Value]:
         buffer += text
 
 
-def table(content: IO[bytes], start: bytes, ending: str) -> Iterator[Value]:
+def table(content: BufferedReader[Content], ending: str) -> Iterator[Value]:
     """The rows of a table with a head as records. Its columns may hold JSON."""
     csv.field_size_limit(MAX_RECORD)
-    head = start.split(b"\n", 1)[0]
+    head = content.peek().split(b"\n", 1)[0]
     delimiter = "\t" if ending == ".tsv" or head.count(b"\t") > head.count(b",") else ";" if b"," not in head else ","
-    rows = csv.DictReader(_text_lines(content, start), delimiter=delimiter)
+    rows = csv.DictReader(_text_lines(content), delimiter=delimiter)
     number = 0
     while True:
         number += 1
@@ -164,23 +153,14 @@ def table(content: IO[bytes], start: bytes, ending: str) -> Iterator[Value]:
         yield Value(f"row {number}", _cells(record))
 
 
-def events(content: IO[bytes], start: bytes) -> Iterator[Value]:
+def events(content: BufferedReader[Content]) -> Iterator[Value]:
     """The values of server-sent events."""
-    for number, value in enumerate(events_of(_text_lines(content, start)), 1):
+    for number, value in enumerate(events_of(_text_lines(content)), 1):
         yield Value(f"event {number}", value)
 
 
-def _text_lines(content: IO[bytes], start: bytes) -> Iterator[str]:
-    rest = start
-    while True:
-        *whole, rest = rest.split(b"\n")
-        yield from (line.decode("utf-8", "replace") + "\n" for line in whole)
-        more = content.read(max(CHUNK, len(rest))) if len(rest) <= MAX_RECORD else b""
-        if not more:
-            break
-        rest += more
-    if rest:
-        yield rest.decode("utf-8", "replace")
+def _text_lines(content: BufferedReader[Content]) -> Iterator[str]:
+    return (line.decode("utf-8", "replace") for line in iter(lambda: content.readline(MAX_RECORD), b""))
 
 
 def _cells(record: dict[str, str]) -> dict[str, Any]:
@@ -207,14 +187,6 @@ def _line(line: bytes, is_log: bool) -> Any:
             return NoAnswerError("a line of SGLang's log as text: log with --log-requests-format json")
         return NoAnswerError("a line of a program's log without JSON")
     return BadRecordError(f"is not JSON: {failure}")
-
-
-def _is_torn(content: IO[bytes]) -> bool:
-    return bool(getattr(getattr(content, "raw", None), "damage", ""))
-
-
-def _too_long(number: int) -> Value:
-    return Value(f"line {number}", BadRecordError(f"a line must have at most {MAX_RECORD >> 20} MB"))
 
 
 def _decoded(data: bytes, pending: bytes, ended: bool) -> tuple[str, bytes]:

@@ -147,7 +147,7 @@ def _file_calls(
 ) -> Iterator[LoggedCall]:
     raw = Content(stream)
     content = io.BufferedReader(raw, _SNIFFED)
-    start = content.read(_SNIFFED)
+    start = content.peek()
     stem = path.name.split(".")[0]
     name = f"{path.parent.name}/{stem}" if path.parent.name else stem
     if start.startswith(PARQUET):
@@ -163,14 +163,14 @@ def _file_calls(
     ending = _ending(path)
     kind = layout.layout_of(ending, start)
     if kind == "text":
-        yield from _text_calls(content, start, file, reading, name)
+        yield from _text_calls(content, file, reading, name)
     else:
         found = {
-            "lines": lambda: layout.lines(content, start),
-            "log": lambda: layout.lines(content, start, is_log=True),
-            "values": lambda: layout.values(content, start),
-            "table": lambda: layout.table(content, start, ending),
-            "events": lambda: layout.events(content, start),
+            "lines": lambda: layout.lines(content),
+            "log": lambda: layout.lines(content, is_log=True),
+            "values": lambda: layout.values(content),
+            "table": lambda: layout.table(content, ending),
+            "events": lambda: layout.events(content),
         }[kind]()
         yield from _record_calls(found, name, file, reading, sessions, goes_on=goes_on, are_chunks=kind == "events")
     if raw.damage:
@@ -264,13 +264,10 @@ def _parquet(path: Path) -> Iterator[Value]:
             yield Value(f"row {number}", row)
 
 
-def _text_calls(
-    content: IO[bytes], start: bytes, file: FileReading, reading: LogReading, name: str
-) -> Iterator[LoggedCall]:
+def _text_calls(content: IO[bytes], file: FileReading, reading: LogReading, name: str) -> Iterator[LoggedCall]:
     """The text as one output, or as several that are cut at line ends if it is long."""
     labels = Labels(session=name)
-    rest, position = start, 0
-    ended = False
+    rest, is_first, ended = b"", True, False
     while True:
         while not ended and len(rest) < 2 * _TEXT_PART:
             more = content.read(layout.CHUNK)
@@ -282,14 +279,13 @@ def _text_calls(
         try:
             text = rest[:cut].decode("utf-8")
         except UnicodeDecodeError as error:
-            if position == 0:
+            if is_first:
                 reading.note_bad(file, "file", f"is not UTF-8 text: {error.reason} at byte {error.start}")
                 return
             text = rest[:cut].decode("utf-8", "replace")
-        if position == 0:
+        if is_first:
             file.records += 1
             file.formats["text"] += 1
         reading.account.note_read("output", len(text))
-        yield LoggedCall((), "text\n", text, labels, position)
-        position += 1
-        rest = rest[cut:]
+        yield LoggedCall((), "text\n", text, labels)
+        rest, is_first = rest[cut:], False

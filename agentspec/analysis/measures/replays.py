@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from agentspec.analysis.logs.calls import Labels
 from agentspec.analysis.measures.intervals import Ratio, ratio
+from agentspec.analysis.replay.engine_system import steps_of
 from agentspec.analysis.replay.traces import Call
 from agentspec.config import EngineConfig
 from agentspec.engine import Engine
 
-_ID = "report"
 _PARTS = 4
 _CROWD = 0.05
 _LEAST_PART = 32
@@ -240,7 +240,7 @@ def serve(
         engine = Engine(config)
         for i in followed(engine, sampled, one):
             call = sampled.measured[i]
-            rows.append((i, len(call.output) - 1, serve_call(engine, call, keep=sampled.is_whole(i))))
+            rows.append((i, len(call.output) - 1, num_steps(engine, call, keep=sampled.is_whole(i))))
         on_pass(engine)
     return _lengths(rows)
 
@@ -255,7 +255,7 @@ def serve_alone(sampled: Sampled, config: EngineConfig) -> Lengths:
         if call.session != session:
             engine, session = Engine(config), call.session
         if len(call.output) > 1:
-            rows.append((i, len(call.output) - 1, serve_call(engine, call)))
+            rows.append((i, len(call.output) - 1, num_steps(engine, call)))
     return _lengths(rows)
 
 
@@ -264,29 +264,6 @@ def _lengths(rows: Sequence[tuple[int, int, int]]) -> Lengths:
     return Lengths(calls, tokens.astype(np.float64), steps.astype(np.float64))
 
 
-def serve_call(engine: Engine, call: Call, *, keep: bool = True) -> int:
-    """The number of steps that an output takes; see agentspec.analysis.replay.teacher_forcing."""
-    output = call.output
-    truth = output.tolist()
-    last = len(truth) - 1
-    engine.open(_ID, call.prompt)
-    engine.extend(_ID, output[:1])
-    done, steps = 1, 0
-    while done <= last:
-        accepted = 0
-        # The last token is always the bonus token.
-        if done < last:
-            batch = engine.draft([_ID])
-            parents = batch.parents.tolist()
-            node = 0
-            for i, token in enumerate(batch.tokens.tolist()):
-                if parents[i] == node and token == truth[done + accepted]:
-                    node = i
-                    accepted += 1
-                    if done + accepted == last:
-                        break
-        engine.extend(_ID, output[done : done + accepted + 1])
-        done += accepted + 1
-        steps += 1
-    engine.close(_ID, keep=keep)
-    return steps
+def num_steps(engine: Engine, call: Call, *, keep: bool = True) -> int:
+    """The number of steps that an output takes."""
+    return sum(1 for _ in steps_of(engine, call, keep=keep))

@@ -23,13 +23,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.analysis.measures.grid import walk
 from agentspec.analysis.measures.intervals import ratio
 from agentspec.analysis.measures.profile_spread import profile_spread
 from agentspec.analysis.measures.states import Recorded
 from agentspec.scheduling import ControlConfig, ControllerName, Profile, make_controller
 from agentspec.simulation import Arrivals, Metrics, ServerConfig, measure, ordered_requests, simulate
-from agentspec.simulation.acceptance import Acceptance
+from agentspec.simulation.acceptance import Acceptance, walk
 
 CONTROLLER: ControllerName = "goodput"
 DRAFT_SECONDS = 20e-6

@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.analysis.measures.grid import walk
 from agentspec.analysis.measures.replays import Lengths, Pass, Sampled, cold_passes, engine_config, followed, serve
 from agentspec.engine import Engine
 from agentspec.estimates import Estimates
-from agentspec.simulation.acceptance import Acceptance
+from agentspec.simulation.acceptance import Acceptance, walk
 from agentspec.simulation.recording import Drafts
 
 MAX_WIDTH = 32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,14 +11,14 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.analysis.replay.teacher_forcing import Draft
+from agentspec.analysis.replay.teacher_forcing import Draft, accepted_nodes
 from agentspec.analysis.replay.traces import Call
 from agentspec.config import EngineConfig
-from agentspec.drafts import DraftRow
+from agentspec.drafts import DraftBatch, DraftRow
 from agentspec.engine import Engine
 from agentspec.estimates import Estimates
 
-_ID = "replay"
+ID = "replay"
 SOURCES = ("own", "outputs", "corpora")
 """What a request drafts from: its own text, the outputs of others, and corpora."""
 
@@ -52,13 +52,33 @@ def engine_with(config: EngineConfig, corpora: Corpora | None) -> Engine:
 
 def remember(engine: Engine, call: Call) -> None:
     """Learns a finished call, as if it had been served."""
-    engine.open(_ID, call.prompt)
-    engine.extend(_ID, call.output)
-    engine.close(_ID)
+    engine.open(ID, call.prompt)
+    engine.extend(ID, call.output)
+    engine.close(ID)
 
 
-def as_draft(row: DraftRow) -> Draft:
-    """Converts an engine's draft to a tree without its root."""
+def steps_of(engine: Engine, call: Call, *, keep: bool = True) -> Iterator[int]:
+    """Serves a call, open as ID, step by step; yields the number of output tokens before each step. See
+    teacher_forcing.py."""
+    truth = call.output.tolist()
+    last = len(truth) - 1
+    engine.open(ID, call.prompt)
+    engine.extend(ID, call.output[:1])
+    done = 1
+    while done <= last:
+        yield done
+        accepted = 0
+        # The last token is always the bonus token.
+        if done < last:
+            draft = as_draft(engine.draft([ID]))
+            accepted = len(accepted_nodes(draft, truth[done : min(done + len(draft.tokens), last)]))
+        engine.extend(ID, call.output[done : done + accepted + 1])
+        done += accepted + 1
+    engine.close(ID, keep=keep)
+
+
+def as_draft(row: DraftRow | DraftBatch) -> Draft:
+    """Converts an engine's draft, a row or a batch of one, to a tree without its root."""
     return Draft(row.tokens[1:].tolist(), (row.parents[1:] - 1).tolist(), row.estimates[1:].tolist())
 
 
@@ -98,13 +118,13 @@ class EngineSystem:
 
     def _begin(self, engine: Engine) -> None:
         self.engine = engine
-        self._id = _ID
+        self._id = ID
         self._group = ""
 
     def beside(self, number: int) -> Self:
         """A system for a request that runs at the same time, on the same engine."""
         other = copy(self)
-        other._id = f"{_ID} {number}"
+        other._id = f"{ID} {number}"
         return other
 
     def name_group(self, group: str) -> None:

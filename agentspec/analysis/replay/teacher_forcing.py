@@ -25,6 +25,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from agentspec.analysis.replay.traces import Call
 
+_BINS = 10
+"""Of the calibration error."""
+
 
 class Draft(NamedTuple):
     """A draft tree without its root; children come after their parents."""
@@ -115,14 +118,14 @@ class Measurement:
         }
 
 
-def calibration_error(estimated: ArrayLike, came_true: ArrayLike, num_bins: int = 10) -> float:
+def calibration_error(estimated: ArrayLike, came_true: ArrayLike) -> float:
     """Expected calibration error: the distance of mean estimate and mean truth in equal bins of the estimate, weighted
     by the sizes of the bins; 0 without estimates."""
     estimates, truths = np.asarray(estimated, dtype=np.float64), np.asarray(came_true, dtype=np.float64)
     if not len(estimates):
         return 0.0
-    bins = np.minimum((estimates * num_bins).astype(np.int64), num_bins - 1)
-    distances = np.bincount(bins, estimates - truths, minlength=num_bins)
+    bins = np.minimum((estimates * _BINS).astype(np.int64), _BINS - 1)
+    distances = np.bincount(bins, estimates - truths, minlength=_BINS)
     return float(np.abs(distances).sum() / len(estimates))
 
 

@@ -10,22 +10,21 @@ the least probability of a drafted token comes from a grid.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentspec import _core
-from agentspec.analysis.replay.engine_system import Corpora, EngineSystem, as_draft, engine_with
-from agentspec.analysis.replay.teacher_forcing import Measurement, accepted_nodes, replay
+from agentspec.analysis.replay.engine_system import ID, Corpora, EngineSystem, engine_with, steps_of
+from agentspec.analysis.replay.teacher_forcing import Measurement, replay
 from agentspec.analysis.replay.traces import Call
 from agentspec.config import EngineConfig
-from agentspec.engine import Engine, Trials
+from agentspec.engine import Trials
 from agentspec.errors import ConfigError
 from agentspec.estimates import NUM_WEIGHTS, Estimates
 
-_ID = "tune"
 _SHRINK = 5.0
 """Penalty on the square of a weight's change, in trials. Weights that few trials touch hardly change."""
 _SMOOTH = 1.0
@@ -52,8 +51,8 @@ def collect_trials(
     engine = engine_with(config, corpora)
     rows: list[Trials] = []
     for number, call in enumerate(calls, 1):
-        for rest in _rests(engine, call):
-            rows.append(engine.trials(_ID, rest[:max_draft_tokens]))
+        for done in steps_of(engine, call):
+            rows.append(engine.trials(ID, call.output[done : done + max_draft_tokens]))
         on_call(number)
     if not any(len(row.accepted) for row in rows):
         raise ConfigError(
@@ -126,21 +125,6 @@ def measure(
     if not sums.steps:
         raise ConfigError("there is no step to measure: every output has one token only; pass other traces")
     return sums
-
-
-def _rests(engine: Engine, call: Call) -> Iterator[NDArray[np.int32]]:
-    """Drafts a call's output step by step. Yields the rest of the output at each step."""
-    output = call.output
-    truth = output.tolist()
-    engine.open(_ID, call.prompt)
-    engine.extend(_ID, output[:1])
-    done = 1
-    while done < len(truth):
-        written = len(accepted_nodes(as_draft(engine.draft([_ID]).row(0)), truth[done:])) + 1
-        yield output[done:]
-        engine.extend(_ID, output[done : done + written])
-        done += written
-    engine.close(_ID)
 
 
 def _design(trials: Trials, csr_matrix: Any) -> Any:

@@ -37,17 +37,14 @@ _MAX_MARKS = 3
 
 def page(facts: Mapping[str, Any]) -> str:
     """The whole document, to be written as UTF-8. `facts`: those of report_facts()."""
-    script = environment().get_template("page.js").render()
-    return (
-        environment()
-        .get_template("page.html")
-        .render(
-            facts=facts,
-            digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            sets=_sets(facts["sets"]),
-            gains=facts["speedup"],
-        )
-    )
+    return rendered(environment(), "page.html", facts=facts, sets=_sets(facts["sets"]), gains=facts["speedup"])
+
+
+def rendered(templates: Environment, name: str, **values: Any) -> str:
+    """A document made of a template and the page's script, whose digest the template is given."""
+    script = templates.get_template("page.js").render()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return templates.get_template(name).render(digest=digest, **values)
 
 
 @functools.cache

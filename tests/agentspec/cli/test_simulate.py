@@ -11,27 +11,25 @@ from agentspec.cli import main
 from agentspec.cli.simulate import plain_service_rate
 from agentspec.scheduling import ServingCosts, StepCost
 from agentspec.simulation import ServerConfig, acceptance_at_rate, find_profile
-from agentspec.simulation.inputs import measured_table, tokens_per_step
+from agentspec.simulation.acceptance import walk
+from agentspec.simulation.inputs import measured_table
 
 SMALL = ["simulate", "--acceptance", "0.7", "--output-tokens", "16", "--max-draft-tokens", "7", "--requests", "12"]
 
 
 def test_the_command_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = {name: tmp_path / f"out.{name}" for name in ("json", "markdown")}
-    words = [word for name, file in files.items() for word in (f"--{name}", str(file))]
+    file = tmp_path / "out.json"
     arrivals = ["--arrivals", "poisson:0.1x,1x", "--arrivals", "phases:2:0.1:1:1"]
     controllers = ["--controller", "goodput,fixed:0,smartspec:tree", "--controller", "batch-table"]
-    assert main([*SMALL, *arrivals, *controllers, "--seed", "1,2", *words]) == 0
+    assert main([*SMALL, *arrivals, *controllers, "--seed", "1,2", "--json", str(file)]) == 0
     shown = capsys.readouterr().out.splitlines()
-    content = json.loads(files["json"].read_text())
+    content = json.loads(file.read_text())
     rows = content["rows"]
     assert len(rows) == 3 * 4 * 2 == len(shown) - 2
     assert {row["seed"] for row in rows} == {1, 2}
     assert content["head"]["plain_service_rate"] > 0
-    assert str(tmp_path) not in files["json"].read_text() + files["markdown"].read_text()
+    assert str(tmp_path) not in file.read_text()
     assert [len(row["phases"]) for row in rows if "phases" in row] == [2] * 8
-    table = files["markdown"].read_text()
-    assert "| poisson:1x | goodput |" in table and "| poisson:1x | fixed:0 | 1.000 |" in table
     plain = [row for row in rows if row["controller"] == "fixed:0"]
     assert all(row["width_mean"] == 1 and row["accept_length"] == 1 for row in plain)
 
@@ -92,8 +90,8 @@ def test_a_service_rate_is_that_of_full_batches() -> None:
 
 def test_a_measured_table_has_the_best_lengths() -> None:
     acceptance = acceptance_at_rate("0.8", 60, 8, 100, 7, 0)
-    assert tokens_per_step(acceptance, 0) == 1
-    assert tokens_per_step(acceptance, 2) == pytest.approx(1 + 0.8 + 0.64, rel=0.05)
+    assert walk(acceptance, 1, 0.0).length == 1
+    assert walk(acceptance, 3, 0.0).length == pytest.approx(1 + 0.8 + 0.64, rel=0.05)
     profile = find_profile("su-rtx3090-opt-6.7b")
     lengths = [length for _, length in measured_table(profile, acceptance).lengths]
     assert lengths == sorted(lengths, reverse=True) and lengths[0] > lengths[-1]

@@ -12,10 +12,11 @@ from every import every
 
 from agentspec.analysis.logs.account import Account
 from agentspec.analysis.replay import check_session
+from agentspec.analysis.replay.runs import LENGTH, windows
 from agentspec.errors import ConfigError
 from agentspec.observe.findings import Finding, Severity
 from agentspec.observe.log_checks import check_sessions, log_repeats
-from agentspec.observe.repeats import LENGTH, repeats_by_namespace, share_in, windows
+from agentspec.observe.repeats import repeats_by_namespace, share_in
 from agentspec.observe.templates import Render
 
 FILE = "".join(f"{name} = {number}\n" for number, name in enumerate(["a", "bc", "d", "ef", "g", "hij"]))

@@ -72,12 +72,12 @@ def profile_of(alpha: float, gamma: float, delta: float, drafter: StepCost | Non
     )
 
 
-def by_hand() -> Acceptance:
+def by_hand(cached: int = 0) -> Acceptance:
     """Two requests of 10 prompt tokens with outputs of 4 and 3 tokens. Only the first draft of the first is right."""
     return Acceptance(
         name="by hand",
         prompt_tokens=np.array([10, 10], np.int32),
-        cached_tokens=np.array([0, 4], np.int32),
+        cached_tokens=np.array([0, cached], np.int32),
         starts=np.array([0, 3, 5]),
         num_nodes=np.full(5, 2, np.uint8),
         estimates=np.tile(np.array([1, 0.5], np.float32), (5, 1)),
@@ -94,7 +94,7 @@ def served(
 
 def test_every_step_by_hand() -> None:
     # With seed 0 the first request is drawn first. The second arrives while the first is prefilled.
-    requests = draw_requests(by_hand(), Arrivals(intervals=(0.05,), cv=0.0), 2, 0, prefix_cache=False)
+    requests = draw_requests(by_hand(), Arrivals(intervals=(0.05,), cv=0.0), 2, 0)
     assert requests.output_tokens.tolist() == [4, 3]
     controller = FixedWidth(2)
     log = simulate(requests, profile_of(0.001, 0.01, 0.1), ServerConfig(), controller)
@@ -122,7 +122,7 @@ def test_every_step_by_hand() -> None:
 
 
 def test_cached_prompts_and_chunks_by_hand() -> None:
-    requests = draw_requests(by_hand(), Arrivals(intervals=(0.05,), cv=0.0), 2, 0)
+    requests = draw_requests(by_hand(cached=4), Arrivals(intervals=(0.05,), cv=0.0), 2, 0)
     log = simulate(requests, profile_of(0.001, 0.01, 0.1), ServerConfig(prefill_tokens=8), FixedWidth(1))
     # The first request's 10 tokens come in chunks of 8 and 2. The second chunk is batched with the second request's 6
     # uncached tokens; its 4 cached tokens are only read.
@@ -132,7 +132,7 @@ def test_cached_prompts_and_chunks_by_hand() -> None:
 
 
 def test_serving_takes_time_beside_verification() -> None:
-    requests = draw_requests(by_hand(), Arrivals(intervals=(0.05,), cv=0.0), 2, 0, prefix_cache=False)
+    requests = draw_requests(by_hand(), Arrivals(intervals=(0.05,), cv=0.0), 2, 0)
     log = simulate(requests, profile_of(0.001, 0.01, 0.1), ServerConfig(costs=COSTS), FixedWidth(2))
     # The times are those of test_every_step_by_hand, plus what a decode step takes beside its verification of 4 tokens.
     assert log.seconds == pytest.approx([0.4, 0.4, 0.16 + 0.42, 0.163 + 0.42])
@@ -143,7 +143,7 @@ def test_serving_takes_time_beside_verification() -> None:
 
 
 def test_plain_decoding_verifies_nothing() -> None:
-    requests = draw_requests(by_hand(), Arrivals(intervals=(0.05,), cv=0.0), 2, 0, prefix_cache=False)
+    requests = draw_requests(by_hand(), Arrivals(intervals=(0.05,), cv=0.0), 2, 0)
     config = ServerConfig(costs=COSTS, plain=True)
     log = simulate(requests, profile_of(0.001, 0.01, 0.1), config, FixedWidth(1))
     assert log.seconds == pytest.approx([0.4, 0.4, 0.36, 0.36, 0.33])
@@ -153,7 +153,7 @@ def test_plain_decoding_verifies_nothing() -> None:
 
 
 def test_a_place_is_free_when_the_answer_is_sent() -> None:
-    requests = draw_requests(by_hand(), Arrivals(clients=2), 3, 0, prefix_cache=False)
+    requests = draw_requests(by_hand(), Arrivals(clients=2), 3, 0)
     log = simulate(
         requests, profile_of(0, 0.01, 0.1), ServerConfig(costs=COSTS, plain=True, max_running=2), FixedWidth(1)
     )
@@ -280,7 +280,7 @@ def test_an_oracle_knows_what_is_accepted() -> None:
 def test_a_request_may_wait_until_the_steps_gain_by_it(prompt: int, waits: bool) -> None:
     """A row with the context of the others always adds to the tokens a second. A long one may take more than it adds."""
     acceptance = replace(by_hand(), prompt_tokens=np.array([10, prompt], np.int32))
-    requests = draw_requests(acceptance, Arrivals(intervals=(0.05,), cv=0.0), 2, 0, prefix_cache=False)
+    requests = draw_requests(acceptance, Arrivals(intervals=(0.05,), cv=0.0), 2, 0)
     log = simulate(requests, profile_of(0.001, 0.01, 0.1), ServerConfig(admission="goodput"), FixedWidth(2))
     first, second = np.argsort(log.arrival)
     assert (log.admitted[second] >= log.finished[first]) == waits

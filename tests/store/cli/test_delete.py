@@ -8,7 +8,7 @@ import time
 import pytest
 from store_command import ACME, OTHER, StoreCommand, output
 
-from agentspec.store import list_scopes
+from agentspec.store import place
 from agentspec.store.records import ANY_NAMESPACE, Deletion
 
 
@@ -75,7 +75,7 @@ def test_entries_that_cannot_be_read_stay_unless_all_goes(filled: StoreCommand) 
 
 def test_a_whole_model_is_deleted(filled: StoreCommand) -> None:
     assert filled.json("delete", "--scope", "--yes")["namespaces"] == 2
-    assert list_scopes(filled.case.url) == []
+    assert place(filled.case.url).scopes() == []
 
 
 def test_replicas_forget_before_entries_are_removed(filled: StoreCommand, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from store_case import SCOPE, A, B, data, drain
 
 from agentspec.errors import ConfigError, StoreError, StoreUnavailableError
 from agentspec.evals.micro.store.redis_server import RedisServer
-from agentspec.store import CONTROL, Scope, acl_rules, delete_scope, list_scopes, open_store
+from agentspec.store import CONTROL, Scope, acl_rules, open_store, place
 from agentspec.store.redis import place as redis_place
 from agentspec.store.redis.acl import COMMANDS
 
@@ -70,11 +70,11 @@ def use_everything(server: RedisServer) -> None:
         store.compact()
         assert store.info().server.startswith(("Redis", "Valkey"))
         assert store.remove_namespace(A)
-        assert list_scopes(url(server)) == [SCOPE]
+        assert place(url(server)).scopes() == [SCOPE]
     finally:
         reader.close()
         store.close()
-    assert delete_scope(url(server), SCOPE)
+    assert place(url(server)).delete_scope(SCOPE)
 
 
 def test_the_rules_allow_everything_that_a_store_does(user: RedisServer) -> None:

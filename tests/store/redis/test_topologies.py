@@ -15,7 +15,7 @@ from store_case import SCOPE, A, B, data, drain
 from agentspec.errors import StoreError, StoreUnavailableError
 from agentspec.evals.micro.store.redis_server import RedisServer
 from agentspec.integrations.servers.server import free_port
-from agentspec.store import CONTROL, Scope, acl_rules, delete_scope, list_scopes, open_store
+from agentspec.store import CONTROL, Scope, acl_rules, open_store, place
 from agentspec.store.redis.errors import MEANINGS, store_error
 
 DEADLINE = 30.0
@@ -96,7 +96,7 @@ def test_a_cluster_is_used_at_the_nodes_that_have_the_slots(tmp_path: Path) -> N
         assert sorted(info.namespace for info in store.namespaces()) == [B]
         # A slot that moves, here an empty one, is found at its new node.
         empty = open_store(url, Scope("moving", "t"))
-        assert delete_scope(url, Scope("moving", "t"))
+        assert place(url).delete_scope(Scope("moving", "t"))
         slot = two.command("CLUSTER", "KEYSLOT", f"{{{empty.scope.id}}}")
         node = one.command("CLUSTER", "MYID")
         for server in (one, two):
@@ -104,7 +104,7 @@ def test_a_cluster_is_used_at_the_nodes_that_have_the_slots(tmp_path: Path) -> N
         empty.append([(A, b"moved")])
         assert data(empty.scan(A)) == [b"moved"]
         assert one.command("DBSIZE") > 0
-        assert {scope.model for scope in list_scopes(url)} == {SCOPE.model, "moving"}
+        assert {scope.model for scope in place(url).scopes()} == {SCOPE.model, "moving"}
         reader.close()
         store.close()
         empty.close()

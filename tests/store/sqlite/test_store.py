@@ -14,7 +14,7 @@ import pytest
 from store_case import SCOPE, A, B, data, drain
 
 from agentspec.errors import ConfigError, StoreError, StoreResetError, StoreUnavailableError
-from agentspec.store import list_scopes, open_store
+from agentspec.store import open_store, place
 
 WRITER = """
 import sys
@@ -51,18 +51,18 @@ def test_a_follower_in_another_process_is_fed(path: Path) -> None:
 
 def test_the_default_file_is_the_user_s_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    assert list_scopes("sqlite://") == []
+    assert place("sqlite://").scopes() == []
     open_store("sqlite://", SCOPE).close()
     folder = tmp_path / "data" / "agentspec"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "store.sqlite3").stat().st_mode) == 0o600
-    assert list_scopes("sqlite://") == [SCOPE]
+    assert place("sqlite://").scopes() == [SCOPE]
 
 
 def test_without_creating_no_file_appears(path: Path) -> None:
     with pytest.raises(StoreError, match="no store"):
         open_store(url(path), SCOPE, create=False)
-    assert list_scopes(url(path)) == []
+    assert place(url(path)).scopes() == []
     assert not path.exists()
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from agentspec.errors import ConfigError
 from agentspec.workflows.swe.endpoint import Endpoint
@@ -24,7 +25,8 @@ def agent_config(agent: str, endpoint: Endpoint, *, step_limit: int = 250, log_f
     every call as a JSON file in `log_folder`; mini-swe-agent always keeps trajectories. Raises ConfigError if the
     agent is unknown."""
     if agent == "mini-swe-agent":
-        return as_yaml(mini_swe_agent(endpoint, step_limit))
+        text: str = yaml.safe_dump(mini_swe_agent(endpoint, step_limit), sort_keys=False)
+        return text
     if agent == "openhands":
         return json.dumps(openhands(endpoint, log_folder), indent=2) + "\n"
     raise ConfigError(f"the agent must be one of {', '.join(AGENTS)}, got {agent!r}")
@@ -88,18 +90,6 @@ def openhands(endpoint: Endpoint, log_folder: str) -> dict[str, Any]:
     if log_folder:
         config |= {"log_completions": True, "log_completions_folder": log_folder}
     return config
-
-
-def as_yaml(value: Mapping[str, Any], indent: str = "") -> str:
-    """YAML of nested mappings with plain words as keys. Scalars and lists are written as JSON, which is valid YAML."""
-    lines = []
-    for key, item in value.items():
-        if isinstance(item, Mapping) and item:
-            lines.append(f"{indent}{key}:\n{as_yaml(item, indent + '  ')}")
-        else:
-            # YAML would read 1e-05 as text.
-            lines.append(f"{indent}{key}: {f'{item:.6f}' if isinstance(item, float) else json.dumps(item)}\n")
-    return "".join(lines)
 
 
 def write_config(path: Path, text: str) -> None:

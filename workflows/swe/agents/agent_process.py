@@ -87,10 +87,9 @@ def _children(pid: int) -> list[int]:
 
 class AgentProcess:
     """One run of an agent over the tasks of the job that `agent_program.py` reads. Leaving the context kills it with
-    all its commands. `folder` has its log and its own settings, and after `attempts` calls of the model's client the
-    agent gives up a task."""
+    all its commands. `folder` has its log and its own settings."""
 
-    def __init__(self, python: str, job: dict[str, Any], folder: Path, attempts: int = 1) -> None:
+    def __init__(self, python: str, job: dict[str, Any], folder: Path) -> None:
         self._log = folder / "agent.log"
         environment = {
             **os.environ,
@@ -98,7 +97,8 @@ class AgentProcess:
             "MSWEA_GLOBAL_CONFIG_DIR": str(folder / "settings"),
             **({"HOME": str(folder)} if job["agent"] == "openhands_agent" else {}),
             "MSWEA_SILENT_STARTUP": "1",
-            "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": str(attempts),
+            # The model's client tries again by itself.
+            "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "1",
             # Without this, the client fetches a list of prices when it is imported.
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         }

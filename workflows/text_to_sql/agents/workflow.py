@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -44,6 +44,7 @@ from agentspec.workflows.text_to_sql.agents.stages import (
 from agentspec.workflows.text_to_sql.agents.transcript import Transcript
 from agentspec.workflows.text_to_sql.agents.voting import vote
 from agentspec.workflows.text_to_sql.sql.execute import Execution, execute
+from agentspec.workflows.text_to_sql.sql.schema import Schema
 from agentspec.workflows.text_to_sql.sql.sources import Source
 
 T = TypeVar("T")
@@ -129,43 +130,36 @@ async def solve(
     return await _Stages(model, question, source, config, transcript, run_sql, evidence).run()
 
 
+@dataclass(slots=True)
 class _Stages:
-    def __init__(
-        self,
-        model: SamplingModel,
-        question: str,
-        source: Source,
-        config: WorkflowConfig,
-        transcript: Transcript,
-        run_sql: RunSql,
-        evidence: str,
-    ) -> None:
-        self._model = model
-        self._question = question
-        self._evidence = evidence
-        self._source = source
-        self._config = config
-        self._transcript = transcript
-        self._run_sql = run_sql
-        self._fallbacks: list[str] = []
-        words = f"{question} {evidence}"
-        # The schema that prompts show. What extract names replaces it.
-        self._schema = relevant_schema(source, words, config.context_tokens)
+    model: SamplingModel
+    question: str
+    source: Source
+    config: WorkflowConfig
+    transcript: Transcript
+    run_sql: RunSql
+    evidence: str
+    fallbacks: list[str] = field(default_factory=list)
+    schema: Schema = field(init=False)
+    """The schema that prompts show. What extract names replaces it."""
+
+    def __post_init__(self) -> None:
+        self.schema = relevant_schema(self.source, f"{self.question} {self.evidence}", self.config.context_tokens)
 
     async def run(self) -> Solution:
         understanding = await self._understand()
-        pending = [self._draft(understanding, number) for number in range(self._config.drafts)]
+        pending = [self._draft(understanding, number) for number in range(self.config.drafts)]
         drafts = [_result(draft) for draft in await asyncio.gather(*pending, return_exceptions=True)]
         statements = [sql for sql in drafts if sql]
         executions = await asyncio.gather(*(self._execute(sql) for sql in statements))
         candidates = list(zip(statements, executions, strict=True))
         chosen = await self._choose(understanding, candidates)
         sql, execution = await self._check_and_repair(understanding, *chosen)
-        return Solution(sql, execution, tuple(self._fallbacks))
+        return Solution(sql, execution, tuple(self.fallbacks))
 
     async def _understand(self) -> Understanding:
-        schema, question = self._schema, self._question
-        asked = asked_lines(question, self._evidence)
+        schema, question = self.schema, self.question
+        asked = asked_lines(question, self.evidence)
         classified, extracted = await asyncio.gather(
             self._ask(
                 "classify", messages_of("classify", schema, *asked), read_classification, lambda: ("rows", "medium")
@@ -179,37 +173,35 @@ class _Stages:
             return_exceptions=True,
         )
         (kind, difficulty), features = _result(classified), _result(extracted)
-        words = " ".join([question, *([self._evidence] if self._evidence else []), *features.columns, *features.values])
-        notes = self._source.notes.best(words, self._config.notes)
-        self._schema = focused_schema(
-            self._source, words, features.tables, features.columns, self._config.context_tokens
-        )
+        words = " ".join([question, *([self.evidence] if self.evidence else []), *features.columns, *features.values])
+        notes = self.source.notes.best(words, self.config.notes)
+        self.schema = focused_schema(self.source, words, features.tables, features.columns, self.config.context_tokens)
         restated, chosen = await self._ask(
             "enrich",
-            messages_of("enrich", self._schema, *enrich_lines(asked, features, notes)),
+            messages_of("enrich", self.schema, *enrich_lines(asked, features, notes)),
             lambda answer: read_enrichment(answer, notes),
             lambda: (question, tuple(notes)),
         )
-        return Understanding(question, kind, difficulty, features, restated, chosen, self._evidence)
+        return Understanding(question, kind, difficulty, features, restated, chosen, self.evidence)
 
     def _likely_features(self) -> Features:
         """The tables that the best notes speak of, or all tables that are shown if they speak of none."""
-        notes = self._source.notes.best(f"{self._question} {self._evidence}", self._config.notes)
-        places = [self._source.places[note] for note in notes if note in self._source.places]
-        shown = self._schema
+        notes = self.source.notes.best(f"{self.question} {self.evidence}", self.config.notes)
+        places = [self.source.places[note] for note in notes if note in self.source.places]
+        shown = self.schema
         tables = shown.known_tables(tuple(table for table, _ in places)) or tuple(table.name for table in shown.tables)
         return Features(tables, shown.known_columns(tuple(f"{table}.{column}" for table, column in places)))
 
     async def _draft(self, understanding: Understanding, number: int) -> str:
         lines = [*understanding.lines(), WAYS[number % len(WAYS)]]
         sampling = GREEDY
-        if self._config.drafts > 1:
+        if self.config.drafts > 1:
             # A hash, because servers limit the length of a group's name.
-            group = hashlib.sha256(f"{self._source.name}\0{self._question}".encode()).hexdigest()[:32]
+            group = hashlib.sha256(f"{self.source.name}\0{self.question}".encode()).hexdigest()[:32]
             sampling = Sampling(group=group)
-            if self._config.temperature:
-                sampling = Sampling(self._config.temperature, self._config.seed + number, group)
-        messages = messages_of("draft", self._schema, *lines)
+            if self.config.temperature:
+                sampling = Sampling(self.config.temperature, self.config.seed + number, group)
+        messages = messages_of("draft", self.schema, *lines)
         return await self._ask("draft", messages, read_select, lambda: "", sampling)
 
     async def _choose(
@@ -225,16 +217,16 @@ class _Stages:
             return likely
         shown = [candidates[place] for place in counted.order] or list(candidates)
         lines = [*understanding.lines(), *candidate_lines(shown)]
-        sql = await self._ask("combine", messages_of("combine", self._schema, *lines), read_select, lambda: likely[0])
+        sql = await self._ask("combine", messages_of("combine", self.schema, *lines), read_select, lambda: likely[0])
         execution = await self._execute(sql)
         return (sql, execution) if execution.ok or not likely[1].ok else likely
 
     async def _check_and_repair(
         self, understanding: Understanding, sql: str, execution: Execution
     ) -> tuple[str, Execution]:
-        schema, lines = self._schema, understanding.lines()
+        schema, lines = self.schema, understanding.lines()
         kept = (sql, execution)
-        for _ in range(self._config.max_repairs):
+        for _ in range(self.config.max_repairs):
             verdict = Verdict(False, execution.error)
             if execution.ok:
                 told = [*lines, *result_lines(sql, execution)]
@@ -261,9 +253,9 @@ class _Stages:
         fallback: Callable[[], T],
         sampling: Sampling = GREEDY,
     ) -> T:
-        for retries_left in range(self._config.max_retries, -1, -1):
-            pending = self._model.complete(messages, self._config.max_tokens, sampling=sampling)
-            answer = await self._transcript.ask(stage, messages, pending)
+        for retries_left in range(self.config.max_retries, -1, -1):
+            pending = self.model.complete(messages, self.config.max_tokens, sampling=sampling)
+            answer = await self.transcript.ask(stage, messages, pending)
             try:
                 return read(answer)
             except UnusableAnswer as fault:
@@ -275,11 +267,11 @@ class _Stages:
                         {"role": "assistant", "content": said},
                         {"role": "user", "content": f"{fault} Answer again."},
                     ]
-        self._fallbacks.append(stage)
+        self.fallbacks.append(stage)
         return fallback()
 
     async def _execute(self, sql: str) -> Execution:
-        return await asyncio.to_thread(self._run_sql, self._source.path, sql, timeout_s=self._config.sql_timeout_s)
+        return await asyncio.to_thread(self.run_sql, self.source.path, sql, timeout_s=self.config.sql_timeout_s)
 
 
 def _result(found: T | BaseException) -> T:

@@ -114,11 +114,3 @@ entry 260 | playlist_id>playlists: in | track_id>tracks: of | position[1..40] | 
 """)  # fmt: skip
 
 DATABASES: tuple[Database, ...] = (SHOP, LIBRARY, CLINIC, FLIGHTS, COMPANY, MUSIC)
-
-
-def database_named(name: str) -> Database:
-    """The shipped database of that name. Raises KeyError with the known names if there is none."""
-    for database in DATABASES:
-        if database.name == name:
-            return database
-    raise KeyError(f"unknown database {name!r}; known: {[database.name for database in DATABASES]}")

@@ -164,7 +164,6 @@ def chat_calls(
     pairs = [message.pair for message in messages]
     values = [message.value or {} for message in messages]
     are_chat = all(map(is_openai, values))
-    position = 0
     for i, message in enumerate(messages):
         if message.role != "assistant" or i in skipped:
             continue
@@ -177,13 +176,11 @@ def chat_calls(
             ASSISTANT_HEADER,
             message.written,
             replace(labels, role=shown(agent)) if agent else labels,
-            position,
             message=message.value,
             prompt_values=values[:i] if are_chat else (),
             began=time_of(values[i - 1]) if i else None,
             ended=time_of(values[i]),
         )
-        position += 1
 
 
 _RESPONSE_KNOWN = fields.ANSWER_IGNORED | {"output", "output_text", "text", "extra", "reasoning"}

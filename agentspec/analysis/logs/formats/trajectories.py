@@ -59,7 +59,7 @@ def read_staged(record: Record, session: str, account: Account) -> Iterator[Logg
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise BadRecordError("calls must be a list of objects")
     labels = _trace_labels(record, session)
-    for position, value in enumerate(values):
+    for value in values:
         stage, output = value.get("stage"), value.get("output")
         if not isinstance(stage, str) or not isinstance(output, str):
             raise BadRecordError("a call has no stage or no output")
@@ -75,7 +75,6 @@ def read_staged(record: Record, session: str, account: Account) -> Iterator[Logg
             header,
             output,
             replace(labels, role=shown(stage)),
-            position,
             prompt_values=value.get("messages") or (),
             began=began if is_timed else None,
             ended=began + seconds if is_timed else None,

@@ -18,7 +18,7 @@ pytest.importorskip("tiktoken", reason="`make setup` installs tiktoken")
 def calls(sessions: int, each: int, prompt: str = "") -> list[LoggedCall]:
     messages = (("user", prompt),) if prompt else ()
     return [
-        LoggedCall(messages, "x\n", f"output {s} {i}", Labels(session=f"s{s}", role=f"r{i % 2}"), i)
+        LoggedCall(messages, "x\n", f"output {s} {i}", Labels(session=f"s{s}", role=f"r{i % 2}"))
         for i in range(each)
         for s in range(sessions)
     ]
@@ -70,7 +70,7 @@ def test_a_text_that_calls_of_a_session_share_counts_once() -> None:
     def history(length: int) -> LoggedCall:
         # Each call has texts of its own that equal those of other calls, as in a log of requests.
         messages = tuple(("user", f"{i}" * 500) for i in range(length))
-        return LoggedCall(messages, "x\n", "answer", Labels(session="s"), length)
+        return LoggedCall(messages, "x\n", "answer", Labels(session="s"))
 
     sample = sampled([history(length) for length in range(1, 9)], measured_bytes=8 * 500 + 6000)
     assert len(list(sample.measured())) == 8

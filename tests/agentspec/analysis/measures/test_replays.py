@@ -7,21 +7,22 @@ import pytest
 
 from agentspec import Engine
 from agentspec.analysis.logs.calls import Labels
-from agentspec.analysis.measures.grid import grid_rows, walk
+from agentspec.analysis.measures.grid import grid_rows
 from agentspec.analysis.measures.replays import (
     Pass,
     Sampled,
     cold_passes,
     engine_config,
     followed,
+    num_steps,
     prepared,
     serve,
-    serve_call,
     warm_passes,
 )
 from agentspec.analysis.measures.states import MAX_WIDTH, Recorded, record
 from agentspec.analysis.replay import Call, EngineSystem, replay
 from agentspec.simulation import acceptance_at_rate
+from agentspec.simulation.acceptance import walk
 
 BUDGET = 64 << 20
 CONFIG = engine_config(16, BUDGET)
@@ -112,7 +113,7 @@ def test_recorded_drafts_are_walked_as_a_replay_walks_them() -> None:
 def test_what_other_clients_are_still_writing_was_not_learnt() -> None:
     sampled = drawn(10, 1)
     steps = [recorded("cold", sampled, in_order(sampled), clients=n).lengths(16).steps.sum() for n in (1, 4, 1000)]
-    nothing = sum(serve_call(Engine(CONFIG), call) for call in sampled.measured)
+    nothing = sum(num_steps(Engine(CONFIG), call) for call in sampled.measured)
     assert steps[0] < steps[1] < steps[2]
     assert steps[2] == pytest.approx(nothing, rel=0.05)
 

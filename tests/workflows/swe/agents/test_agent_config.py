@@ -13,7 +13,7 @@ from every import every
 
 from agentspec.errors import ConfigError
 from agentspec.workflows.swe.__main__ import main
-from agentspec.workflows.swe.agents.agent_config import agent_config, as_yaml
+from agentspec.workflows.swe.agents.agent_config import agent_config
 from agentspec.workflows.swe.endpoint import Endpoint
 
 # Fields of `openhands.sdk.llm.LLM` in openhands-sdk 1.34.0 and 1.58.2, except that the capabilities exist only since
@@ -105,10 +105,6 @@ def test_what_is_not_set_is_left_out() -> None:
     for agent in ("mini-swe-agent", "openhands"):
         text = agent_config(agent, endpoint)
         assert not any(word in text for word in ("api_key", "salt", "max_tokens", "max_output", "log_"))
-
-
-def test_yaml_of_nested_mappings() -> None:
-    assert as_yaml({"a": {"b": [1, None], "c": {}}, "d": "x: y"}) == 'a:\n  b: [1, null]\n  c: {}\nd: "x: y"\n'
 
 
 @every(

@@ -21,7 +21,7 @@ from agentspec.workflows.text_to_sql import (
     draw_questions,
 )
 from agentspec.workflows.text_to_sql.agents.prompts import SYSTEM, check_answer, links_answer
-from agentspec.workflows.text_to_sql.generated.domains import database_named
+from agentspec.workflows.text_to_sql.generated.domains import DATABASES
 
 DOUBT = check_answer("?", "", "repair", "hm")
 FAILS = Completion(error="InternalServerError")
@@ -44,7 +44,8 @@ class Gold:
     def _gold(self, stage: str, user: str) -> str:
         question = next(q for q in self._questions if q.text in user)
         if stage == "link":
-            return links_answer(database_named(question.database), question.text, question.query.links())
+            database = next(database for database in DATABASES if database.name == question.database)
+            return links_answer(database, question.text, question.query.links())
         if stage == "check":
             assert "rows: " in user or "error: " in user
             return check_answer(question.text, question.sql, "ok", "fine")

@@ -14,7 +14,7 @@ from every import every
 
 from agentspec.workflows.text_to_sql import DATABASES, Database, Question, draw_questions
 from agentspec.workflows.text_to_sql.generated.databases import create, rows_of
-from agentspec.workflows.text_to_sql.generated.domains import SHOP, database_named
+from agentspec.workflows.text_to_sql.generated.domains import SHOP
 from agentspec.workflows.text_to_sql.generated.intents import INTENTS
 from agentspec.workflows.text_to_sql.generated.queries import Filter, Membership, Query
 from agentspec.workflows.text_to_sql.generated.wording import Drawer
@@ -134,8 +134,3 @@ def test_schema_text_names_every_table_and_column(database: Database) -> None:
 
 def test_text_of_one_table() -> None:
     assert SHOP.table_text("orders") == "id, customer_id = customers.id, ordered_on, status, total"
-
-
-def test_unknown_database_lists_the_known() -> None:
-    with pytest.raises(KeyError, match="shop"):
-        database_named("bank")
