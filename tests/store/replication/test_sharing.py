@@ -259,17 +259,6 @@ def test_old_outputs_expire_here_and_in_the_store(store: Store) -> None:
         until(lambda: (one.sharing.keep_now(), list(store.namespaces()))[1] == [])
 
 
-def test_a_log_is_trimmed_to_its_quota(store: Store) -> None:
-    rng = np.random.default_rng(0)
-    with Replica(store, quota_bytes=10_000) as one:
-        for number in range(40):
-            one.finish(f"r{number}", rng.integers(1, 999, size=500).tolist())
-        one.sharing.keep_now()
-        (info,) = store.namespaces()
-        assert 0 < info.log_bytes <= 10_000
-        assert 2 < info.num_entries < 40
-
-
 def test_a_cleared_engine_writes_no_snapshots(store: Store) -> None:
     with Replica(store, max_growing_tokens=64) as one:
         for number in range(5):
