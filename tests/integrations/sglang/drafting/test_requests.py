@@ -77,10 +77,10 @@ class Book:
         drafted = [batch.row(i).tokens[1:].tolist() for i in range(b)]
         return drafted, [Outcome(value) for value in out.outcomes[:b]], out.rooms[:b].tolist()
 
-    def drafts_after(self, prompt: list[int], tenant: str = "") -> list[int]:
-        """Tokens drafted for a new request of a tenant with this prompt."""
+    def drafts_after(self, prompt: list[int]) -> list[int]:
+        """Tokens drafted for a new request with this prompt."""
         name = f"probe-{next(_probe)}"
-        self.engine.open(name, np.array(prompt, np.int32), namespace_id(tenant, None))
+        self.engine.open(name, np.array(prompt, np.int32), namespace_id("", None))
         tokens = self.engine.draft([name]).tokens[1:].tolist()
         self.engine.close(name, keep=False)
         return [int(token) for token in tokens]
@@ -297,16 +297,6 @@ def test_a_request_whose_output_the_engine_refuses_is_barred(book: Book) -> None
     book.book.admit(req, 5)
     assert book.errors == 1 and not book.engine.is_open("a")
     assert book.draft(req)[1] == [Outcome.NOT_OPEN]
-
-
-def test_requests_of_different_extra_keys_do_not_draft_from_each_other(book: Book) -> None:
-    req = request()
-    req.extra_key = "tenant-1"
-    book.book.admit(req)
-    req.generate(10, 11, finish=True)
-    book.book.finish("a")
-    assert book.drafts_after([10], "tenant-2") == []
-    assert book.drafts_after([10], "tenant-1") == [11]
 
 
 def test_a_kept_output_is_handed_over_once_with_what_belongs_to_the_answer(book: Book) -> None:
