@@ -428,9 +428,9 @@ def test_a_request_that_ends_before_its_min_new_tokens_is_closed(book: Book) -> 
     assert not book.book.release(told) and book.book.num_without_drafts == 0
 
 
-def predicting(rid: str, *prediction: int, **options: object) -> FakeRequest:
+def predicting(rid: str, *prediction: int) -> FakeRequest:
     asking = request(rid)
-    asking.sampling_params.custom_params = {"agentspec_prediction": list(prediction), "agentspec": options}
+    asking.sampling_params.custom_params = {"agentspec_prediction": list(prediction)}
     return asking
 
 
@@ -456,12 +456,4 @@ def test_a_prediction_is_cut_at_the_context(book: Book) -> None:
     assert (drafted, rooms) == ([[10, 11, 12, 13]], [4])
     asking.generate(*range(10, 10 + CONTEXT_LENGTH - 3))
     book.book.reopen(asking)
-    assert book.errors == 0
-
-
-def test_a_request_without_drafts_ignores_its_prediction(book: Book) -> None:
-    assert book.draft(predicting("asking", 20, 21, no_draft=True))[0] == [[]]
-    penalised = predicting("penalised", 20, 21)
-    penalised.sampling_params.presence_penalty = 1.0
-    assert book.draft(penalised)[0] == [[]]
     assert book.errors == 0

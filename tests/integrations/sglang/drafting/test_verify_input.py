@@ -27,10 +27,8 @@ BATCH = DraftBatch(
 SEQ_LENS = torch.tensor([3, 1])
 
 
-def staging(max_position: int = 100, full_mask: bool = False) -> VerifyStaging:
-    return VerifyStaging(
-        max_rows=4, max_width=8, max_position=max_position, full_mask=full_mask, device="cpu", unites=True
-    )
+def staging(full_mask: bool = False) -> VerifyStaging:
+    return VerifyStaging(max_rows=4, max_width=8, max_position=100, full_mask=full_mask, device="cpu", unites=True)
 
 
 def tensors_of(memory: VerifyStaging, batch: DraftBatch = BATCH, width: int = 4) -> VerifyTensors:
