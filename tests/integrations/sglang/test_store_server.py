@@ -36,8 +36,8 @@ def server(folder: Path, name: str, url: str, **environment: str) -> Server:
     )
 
 
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20.0
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"
         time.sleep(0.05)
