@@ -67,19 +67,23 @@ def test_deletion_survives_a_running_merge(rule: Rule) -> None:
     rng = np.random.default_rng(1)
     engine = few_segments(rule, background=True)
     outputs = [output_of(rng, number) for number in range(150)]
-    output_ids = []
     deleted: set[int] = set()
     for number in range(2 * len(outputs)):
         engine.open(f"{number}", ids(1))
     engine.flush()
     for number, output in enumerate(outputs):
-        output_ids.append(keep(engine, output))
+        assert engine.add("", number + 1, output, num_prompt_tail=0, time=number)
         if number % 3 == 0:
             victim = int(rng.integers(0, number + 1))
-            assert engine.delete_output(output_ids[victim]) == (victim not in deleted)
+            assert engine.delete_output(victim + 1) == (victim not in deleted)
             deleted.add(victim)
             engine.extend(f"{number}", outputs[victim][:4])
             assert engine.draft([f"{number}"]).tokens[1:].tolist() == []
+        if number % 40 == 39:
+            expired = set(range(number - 60)) - deleted
+            assert engine.expire("", number - 60) == len(expired)
+            deleted |= expired
+            engine.check_integrity()
     engine.flush()
     engine.check_integrity()
     assert engine.stats().outputs == len(outputs) - len(deleted)

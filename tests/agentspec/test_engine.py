@@ -30,22 +30,6 @@ from agentspec import (
 # Namespaces and budget --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("budget_bytes", [0, 3_000, 20_000, 100_000])
-def test_the_budget_holds_after_every_close(budget_bytes: int) -> None:
-    rng = np.random.default_rng(budget_bytes)
-    engine = Engine(EngineConfig(budget_bytes=budget_bytes))
-    most_outputs = 0
-    for step in range(150):
-        keep(engine, random_output(rng, int(rng.integers(1, 60)), 6), f"tenant-{step % 3}")
-        stats = engine.stats()
-        assert stats.global_bytes <= budget_bytes
-        assert stats.outputs + stats.evicted_outputs == step + 1
-        engine.check_integrity()
-        most_outputs = max(most_outputs, stats.outputs)
-    assert stats.evicted_outputs > 0
-    assert (most_outputs > 0) == (budget_bytes > 0)
-
-
 def test_the_oldest_go_first_over_all_namespaces() -> None:
     engine = Engine(EngineConfig(budget_bytes=40_000))
     rng = np.random.default_rng(3)

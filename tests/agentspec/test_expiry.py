@@ -18,15 +18,15 @@ def text_of(number: int) -> np.ndarray:
     return np.arange(100 * number, 100 * number + 20, dtype=np.int32)
 
 
-def add(engine: Engine, number: int, *, request: int, time: int, namespace: str = "a") -> None:
-    assert engine.add(namespace, (request << 32) + number + 1, text_of(number), num_prompt_tail=0, time=time)
+def add(engine: Engine, number: int, *, request: int, time: int) -> None:
+    assert engine.add("a", (request << 32) + number + 1, text_of(number), num_prompt_tail=0, time=time)
 
 
-def found(engine: Engine, numbers: range | list[int], namespace: str = "a") -> list[int]:
+def found(engine: Engine, numbers: list[int]) -> list[int]:
     """The numbers of those texts that are still drafted."""
     result = []
     for number in numbers:
-        engine.open("asked", text_of(number)[:3], namespace)
+        engine.open("asked", text_of(number)[:3], "a")
         engine.flush()
         if len(engine.draft(["asked"]).tokens) > 1:
             result.append(number)
@@ -77,34 +77,6 @@ def test_drafts_are_as_if_the_deleted_had_never_been() -> None:
             for one in (engine, never):
                 one.open(f"{step}", text)
             assert as_bytes(engine.draft([f"{step}"])) == as_bytes(never.draft([f"{step}"]))
-
-
-def test_deletion_of_many_survives_running_merges() -> None:
-    engine = Engine(EngineConfig(max_growing_tokens=64, background=True))
-    choose = random.Random(0)
-    left: dict[int, tuple[int, int]] = {}
-    for number in range(400):
-        request, time = choose.randrange(1, 40), number
-        add(engine, number, request=request, time=time)
-        left[number] = (request, time)
-        if number % 5 == 4:
-            deleted = [choose.choice(list(left))] if number % 50 != 49 else []
-            for victim in deleted:
-                # add() made this id from the number of the request.
-                assert engine.delete_output((left[victim][0] << 32) + victim + 1)
-                del left[victim]
-        if number % 50 == 49:
-            before = number - 60
-            expired = [n for n, (_, t) in left.items() if t < before]
-            assert engine.expire("a", before) == len(expired)
-            for n in expired:
-                del left[n]
-        if number % 100 == 0:
-            engine.check_integrity()
-    engine.flush()
-    engine.check_integrity()
-    assert engine.stats().outputs == len(left)
-    assert found(engine, range(400)) == sorted(left)
 
 
 def test_deleted_text_leaves_memory() -> None:

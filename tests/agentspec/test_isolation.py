@@ -71,7 +71,9 @@ class Life:
             else:
                 self.engine.clear()
         self.draft()
-        self.most_segments = max(self.most_segments, self.engine.stats().segments)
+        stats = self.engine.stats()
+        assert self.config.background or stats.global_bytes <= self.config.budget_bytes
+        self.most_segments = max(self.most_segments, stats.segments)
 
     def start(self, namespace: int, prompt: list[int]) -> None:
         self.num_opened += 1

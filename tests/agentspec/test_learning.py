@@ -18,26 +18,6 @@ ONE_PLACE = ids(1, 2, 3, 9, 1, 2)  # 3 has followed 1 2 once
 TWO_PLACES = ids(1, 2, 3, 8, 1, 2, 4, 9, 1, 2)  # 3 and 4 have followed 1 2 once each
 
 
-def estimate_after(accepted: int, config: EngineConfig, rounds: int = 200) -> float:
-    """The estimate of 3 after 1 2, when the text went on with `accepted` in `rounds` requests before."""
-    engine = Engine(config)
-    for step in range(rounds):
-        engine.open(f"{step}", ONE_PLACE)
-        engine.draft([f"{step}"])
-        engine.extend(f"{step}", ids(accepted))
-        engine.close(f"{step}", keep=False)
-    engine.open("asked", ONE_PLACE)
-    row = engine.draft(["asked"], max_tokens=1).row(0)
-    return float(row.estimates[1])
-
-
-def test_estimates_move_towards_what_is_accepted() -> None:
-    config = EngineConfig(min_token_prob=0.0)
-    untouched = estimate_after(3, config, rounds=0)
-    assert estimate_after(3, config) > max(untouched, 0.8)
-    assert estimate_after(5, config) < min(untouched, 0.2)
-
-
 def test_each_of_two_continuations_learns_its_own_outcome() -> None:
     """The later continuation is always right. The two differ only in how recent they are."""
     engine = Engine(EngineConfig(min_token_prob=0.0))

@@ -19,18 +19,6 @@ def open_two(engine: Engine, *, shown: bool = True, namespaces: tuple[str, str] 
     engine.extend("first", ANSWER)
 
 
-def test_a_request_drafts_what_its_sibling_has_written() -> None:
-    siblings = steady_engine()
-    open_two(siblings)
-    assert drafted_for(siblings, "second")[:8] == ANSWER[:8].tolist()
-    siblings.extend("second", ANSWER[:5])
-    assert drafted_for(siblings, "second")[:8] == ANSWER[5:13].tolist()
-    # The first one knows what the second one has written, but that is behind it.
-    assert drafted_for(siblings, "first") == []
-    siblings.extend("second", np.append(ANSWER[5:], ids(7, 8)))
-    assert drafted_for(siblings, "first")[:2] == [7, 8]
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_a_growing_output_drafts_like_a_finished_one(seed: int) -> None:
     rng = np.random.default_rng(seed)

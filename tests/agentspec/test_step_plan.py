@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from drafting_steps import Order, Step, table
 from every import every
-from numpy.typing import NDArray
 
 from agentspec import Engine, EngineConfig, _core
 
@@ -20,10 +18,8 @@ def planned(
     *,
     promised: float = 3.0,
     passes_seconds: float = 0.2,
-    fit: list[bool] | None = None,
     objective: _core.Objective = _core.Objective.STEP,
     steps: int = 1,
-    with_model: NDArray[np.float64] | None = None,
     **rest: object,
 ) -> list[tuple[float, ...]]:
     """The plans of some steps that draft for the same texts. The draft model's passes take `passes_seconds`."""
@@ -39,9 +35,9 @@ def planned(
         written,
         widths=WIDTHS,
         seconds=SECONDS,
-        with_model=SECONDS + passes_seconds if with_model is None else with_model,
+        with_model=SECONDS + passes_seconds,
         promised=np.full(b, promised),
-        fit=np.array([True] * b if fit is None else fit),
+        fit=np.ones(b, np.bool_),
         rest=0.0,
         **rest,  # type: ignore[arg-type]
     )
@@ -74,35 +70,6 @@ def test_passes_that_cost_more_than_they_bring_are_not_taken(
 ) -> None:
     for passes, *_, saved in planned(texts, promised=promised, objective=objective, steps=50):
         assert not passes and saved == 0.0
-
-
-def test_what_the_draft_model_cannot_draft_for_brings_nothing() -> None:
-    [fit] = planned([UNHEARD_OF] * 2, fit=[True, True])
-    [half] = planned([UNHEARD_OF] * 2, fit=[True, False])
-    [none] = planned([UNHEARD_OF] * 2, fit=[False, False])
-    assert fit[5] - 2.0 == pytest.approx(2 * (half[5] - 2.0), rel=1e-3)
-    assert fit[7] > half[7] > 0.0
-    assert not none[0] and (none[5], none[7]) == (2.0, 0.0)
-
-
-def test_passes_that_must_run_are_taken_whatever_they_cost() -> None:
-    [(passes, width, *_, saved)] = planned([LOOP] * 2, passes_seconds=5.0, must_pass=True)
-    [alone] = planned([LOOP] * 2, passes_seconds=5.0)
-    assert passes and width == 8 and saved == 0.0
-    assert not alone[0]
-
-
-def test_seconds_are_worth_what_the_latest_steps_made_of_them() -> None:
-    """The passes bring 3 tokens a row in 1.6 seconds more than a plain step, which brings 1 token a row in 1 second."""
-    rest = {"passes_seconds": 1.6, "promised": 2.5, "passes": 7}
-    taken = {speedup: planned([UNHEARD_OF], speedup=speedup, **rest)[0] for speedup in (1.0, 1.2, 2.0, 4.0)}
-    assert [bool(plan[0]) for plan in taken.values()] == [True, True, False, False]
-    saved = [plan[7] for plan in taken.values()]
-    assert saved[0] > saved[1] > saved[2] == saved[3] == 0.0
-    for speedup in (1.0, 1.2):
-        plan = taken[speedup]
-        gained = plan[5] - plan[3] - speedup * (plan[6] - plan[4])
-        assert plan[7] == pytest.approx(gained / speedup)
 
 
 @every("seed", range(40))

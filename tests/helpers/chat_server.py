@@ -26,16 +26,16 @@ class Reply:
 Script = Callable[[dict[str, Any]], str | int | Reply]
 
 
-def completion_body(text: str, model: str, finish_reason: str = "stop") -> bytes:
+def completion_body(text: str, model: str) -> bytes:
     """A chat completion with 11 prompt tokens and 7 completion tokens."""
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
     head = {"id": "1", "object": "chat.completion", "created": 0, "model": model, "accept_length": 2.5}
     return json.dumps({**head, "choices": [choice], "usage": usage}).encode()
 
 
 @contextmanager
-def chat_server(script: Script, finish_reason: str = "stop", *, models: bytes = b"", key: str = "") -> Iterator[str]:
+def chat_server(script: Script, *, models: bytes = b"", key: str = "") -> Iterator[str]:
     """Yields the base URL. `models` is the answer to every GET; with a `key`, requests without it fail."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -46,7 +46,7 @@ def chat_server(script: Script, finish_reason: str = "stop", *, models: bytes = 
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             said = script(request) if not key or self.headers["Authorization"] == f"Bearer {key}" else 401
             if isinstance(said, str):
-                said = Reply(body=completion_body(said, request["model"], finish_reason))
+                said = Reply(body=completion_body(said, request["model"]))
             elif isinstance(said, int):
                 said = Reply(status=said)
             self.reply(said)

@@ -57,7 +57,6 @@ def profile(
     cost: StepCost = StepCost(1e-7, 3e-5, 0.01),  # noqa: B008
     *,
     drafter: StepCost | None = None,
-    batch_sizes: tuple[int, int] = (1, 64),
     peaks: tuple[float, float] | None = None,
     hidden_size: int | None = None,
 ) -> Profile:
@@ -65,7 +64,7 @@ def profile(
         key=KEY,
         target=cost,
         drafter=drafter,
-        measured=MeasuredRange(batch_sizes=batch_sizes, context_lengths=(1, 4000), widths=(1, 9)),
+        measured=MeasuredRange(batch_sizes=(1, 64), context_lengths=(1, 4000), widths=(1, 9)),
         widths=(1, 2, 4, 8),
         peak_flops=peaks[0] if peaks else None,
         peak_bandwidth=peaks[1] if peaks else None,

@@ -25,6 +25,9 @@ class Served:
         return self.tokens / self.seconds
 
 
+WIDTHS = (1, 2, 4, 8)
+
+
 def serve(
     controller: Controller,
     cost: StepCost,
@@ -34,7 +37,6 @@ def serve(
     rows: int,
     quality: Callable[[int], float],
     context: int = 1000,
-    widths: tuple[int, ...] = (1, 2, 4, 8),
     promised: float | None = None,
     noise: float = 0.0,
     delay: int = 0,
@@ -46,12 +48,12 @@ def serve(
     """
     served = Served(0, 0.0, [])
     late: list[tuple[StepPlan, np.ndarray, float]] = []
-    longest = widths[-1] - 1
+    longest = WIDTHS[-1] - 1
     for step in range(steps):
         chance = quality(step)
         stated = chance if promised is None else promised
         drafts = _alike([stated**i for i in range(1, longest + 1)], rows)
-        plan = controller.plan(StepState(drafts, context, widths, widths[-1]))
+        plan = controller.plan(StepState(drafts, context, WIDTHS, WIDTHS[-1]))
         right = np.minimum(rng.geometric(1.0 - min(chance, 1 - 1e-9), rows) - 1, longest)
         accepted = np.minimum(right, plan.num_nodes).astype(np.int32)
         seconds = cost.seconds(context, rows * plan.width)

@@ -60,9 +60,9 @@ class Prometheus:
         result: list[dict[str, Any]] = self._get("query?" + urllib.parse.urlencode({"query": expression}))["result"]
         return result
 
-    def wait_for(self, expression: str, seconds: float = 60.0) -> None:
+    def wait_for(self, expression: str) -> None:
         """Waits until the expression has a sample."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + 60.0
         while True:
             try:
                 if self.query(expression):

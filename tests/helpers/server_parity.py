@@ -25,9 +25,9 @@ Reference = tuple[list[Round], list[list[Answer]]]
 """Rounds of requests, and plain SGLang's answers."""
 
 
-def assert_parity(server: RunningServer, reference: Reference, *, may_refuse: bool = False) -> Compared:
+def assert_parity(server: RunningServer, reference: Reference) -> Compared:
     """Checks that a server answers the reference's requests as plain SGLang did; counts the compared answers."""
-    found = compare(server, *reference, seed=0, may_refuse=may_refuse)
+    found = compare(server, *reference, seed=0)
     row = row_of(found)
     assert is_right(row), row["first_differences"][:3] or row["p_values"]
     assert found.cached_tokens and found.stopped, "prefixes were to be found in the cache, and stops in answers"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import cycle
 from typing import Any
 
 from parity import compared
@@ -27,16 +28,38 @@ def generate(server: Server, requests: list[dict[str, Any]], at_once: int) -> li
         return list(pool.map(lambda body: server.post("/generate", body), requests))
 
 
+def state_of(server: Server) -> dict[str, Any]:
+    """What agentspec, which must be active in the server, tells of itself."""
+    state = server.agentspec_state()
+    assert state is not None, "agentspec is not active in the server"
+    return state
+
+
+def counters_of(server: Server) -> dict[str, Any]:
+    counters: dict[str, Any] = state_of(server)["counters"]
+    return counters
+
+
+def from_outputs(server: Server) -> int:
+    """Number of tokens so far in drafts whose first token came from finished outputs."""
+    return int(counters_of(server)["by_source"].get("drafted_tokens", {}).get("global", 0))
+
+
 def tokens_of(replies: list[Any]) -> list[list[int]]:
     return [reply["output_ids"] for reply in replies]
 
 
+def greedy_requests(number: int, seed: int, *lengths: int, **sampling: Any) -> list[dict[str, Any]]:
+    """Chats whose answers are not sampled, and have at most as many tokens as `lengths` say in turn."""
+    return [
+        {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": length, **sampling}}
+        for text, length in zip(chat_prompts(number, seed=seed), cycle(lengths), strict=False)
+    ]
+
+
 def corpus_requests() -> list[dict[str, Any]]:
     """Requests whose answers are in the corpus that the server under test drafts from."""
-    return [
-        {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": 48}}
-        for text in chat_prompts(3, seed=200)
-    ]
+    return greedy_requests(3, 200, 48)
 
 
 def assert_same(got: list[list[int]], expected: list[list[int]]) -> None:

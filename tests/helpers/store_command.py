@@ -19,11 +19,9 @@ from agentspec.store.records import Deletion, Manifest, OutputRecord, SegmentRef
 ACME, OTHER = namespace_id("acme", None), namespace_id("other", None)
 
 
-def output(
-    request_id: str, *, number: int = 0, time: float = 1.5e9, tail: int = 0, num_tokens: int = 5
-) -> OutputRecord:
+def output(request_id: str, *, number: int = 0, time: float = 1.5e9, tail: int = 0) -> OutputRecord:
     """Makes an output whose tokens are letters."""
-    tokens = np.arange(num_tokens, dtype=np.int32) % 26 + ord("a")
+    tokens = np.arange(5, dtype=np.int32) + ord("a")
     return OutputRecord(request_hash(request_id) << 32 | number, request_id, time, tail, tokens)
 
 
@@ -64,8 +62,8 @@ class StoreCommand:
     def put_bytes(self, namespace: str, data: bytes) -> None:
         self.case.open(self._scope).append([(namespace, data)])
 
-    def put_snapshot(self, namespace: str, blob: bytes = b"segment", name: str = "5e") -> None:
-        store = self.case.open(self._scope)
+    def put_snapshot(self, namespace: str, blob: bytes = b"segment") -> None:
+        store, name = self.case.open(self._scope), "5e"
         store.write_segment(namespace, name, self.codec.encode_segment(namespace, name, blob))
         manifest = Manifest("1", (SegmentRef(name, len(blob), 1, 5),), 1.5e9)
         store.write_manifest(namespace, self.codec.encode_manifest(namespace, manifest), [name])

@@ -1,4 +1,4 @@
-"""A proxy in front of a server on 127.0.0.1. It can speak TLS to its clients, and can lose, delay or cut answers."""
+"""A proxy in front of a server on 127.0.0.1. It can speak TLS to its clients, and can delay or cut answers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ class Proxy:
     """
 
     def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
-        self.lose_answers = 0
-        """Number of further requests that reach the server but get no answer, because the connection is cut."""
         self.delay = 0.0
         """Seconds by which each part of an answer is delayed."""
         self.reset_after: int | None = None
@@ -70,9 +68,6 @@ class Proxy:
     def _pass_back(self, server: socket.socket, client: socket.socket) -> None:
         with suppress(OSError):
             while part := server.recv(1 << 16):
-                if self.lose_answers > 0:
-                    self.lose_answers -= 1
-                    break
                 if self.delay:
                     self._closing.wait(self.delay)
                 passed = self._passes(len(part))

@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from hybrid_rows import Tree
 
+from agentspec.scheduling.hybrid import ModelTrees
+
 Rule = Literal["merge", "better", "model", "model_only"]
 MODEL = 4
 
@@ -22,30 +24,22 @@ class Row(NamedTuple):
     alone: bool
 
 
-def model_tree(
-    root: int,
-    groups: Sequence[int],
-    candidates: Sequence[int],
-    tokens: Sequence[int],
-    estimates: Sequence[float],
-    *,
-    topk: int,
-    room: int,
-    min_estimate: float,
-    trees: bool,
-) -> Tree:
-    """Makes the tree of the likeliest candidates.
+def model_tree(root: int, model: ModelTrees, row: int, *, room: int, min_estimate: float, trees: bool) -> Tree:
+    """Makes the tree of the likeliest candidates of a row.
 
     Candidates are numbered in the order in which they were drafted, so a parent has a smaller number than its child,
     and an estimate at least as large. Sorted by falling estimate, with ties broken by number, each node follows its
     parent.
     """
+    groups, candidates, tokens, estimates = (
+        array[row].tolist() for array in (model.parents, model.chosen, model.tokens, model.estimates)
+    )
     tree = Tree([root], [-1], [1.0], [0])
     place = {-1: 0}
     for i in sorted(range(len(candidates)), key=lambda i: (-estimates[i], candidates[i])):
         if len(tree.tokens) > room or estimates[i] < min_estimate:
             break
-        group = candidates[i] // topk
+        group = candidates[i] // model.topk
         parent = place.get(-1 if group == 0 else groups[group])
         # The parent is None if rounding put a child before it.
         if parent is None or (not trees and parent != len(tree.tokens) - 1):

@@ -24,6 +24,13 @@ def redis_server(shared_redis: RedisServer) -> RedisServer:
     return shared_redis
 
 
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server of one test, which the test may stop. It loses its data when it stops."""
+    with RedisServer(tmp_path / "own") as server:
+        yield server
+
+
 @pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.redis)])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreCase]:
     if request.param == "sqlite":

@@ -89,25 +89,6 @@ def test_namespaces_tell_what_they_hold(case: StoreCase) -> None:
     assert infos[B].snapshot_bytes >= 1000
 
 
-def test_a_removed_namespace_leaves_nothing_and_can_begin_again(case: StoreCase) -> None:
-    store = case.open()
-    reader = case.reader(store)
-    store.append([(A, b"1"), (B, b"x")])
-    store.write_segment(A, "s", [b"chunk"])
-    store.write_manifest(A, b"manifest", ["s"])
-    drain(reader)
-    assert store.remove_namespace(A)
-    assert not store.remove_namespace(A)
-    assert [info.namespace for info in store.namespaces()] == [B]
-    assert store.manifest(A) is None
-    assert store.scan(A) == []
-    with pytest.raises(StoreError):
-        list(store.segment(A, "s"))
-    store.append([(A, b"2")])
-    assert data(drain(reader)) == [b"2"]
-    assert data(drain(case.reader(store)), A) == [b"2"]
-
-
 def test_trim_by_bytes_removes_the_oldest(case: StoreCase) -> None:
     store = case.open()
     entries = [b"%04d" % number + b"x" * 2000 for number in range(200)]

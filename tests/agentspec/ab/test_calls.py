@@ -25,9 +25,9 @@ def whole(content: str | None, arguments: str | None = None, finish: str = "stop
     return {"choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": {"completion_tokens": 3}}
 
 
-def events(pieces: list[dict[str, Any]], finish: str = "stop") -> list[dict[str, Any]]:
+def events(pieces: list[dict[str, Any]]) -> list[dict[str, Any]]:
     deltas = [{"choices": [{"index": 0, "delta": piece}]} for piece in pieces]
-    return [*deltas, {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}]
+    return [*deltas, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]
 
 
 def digest_of(body: dict[str, Any]) -> str:
@@ -36,9 +36,9 @@ def digest_of(body: dict[str, Any]) -> str:
     return reader.digest()
 
 
-def streamed_digest(pieces: list[dict[str, Any]], finish: str = "stop") -> str:
+def streamed_digest(pieces: list[dict[str, Any]]) -> str:
     reader = AnswerReader(PATH)
-    for event in events(pieces, finish):
+    for event in events(pieces):
         reader.read_event(event)
     return reader.digest()
 

@@ -10,13 +10,11 @@ from goodput_oracle import corrected
 from agentspec.scheduling.calibration import EstimateBias
 
 
-def feed(
-    bias: EstimateBias, chance: float, stated: float, steps: int, rng: np.random.Generator, depth: int = 7
-) -> None:
+def feed(bias: EstimateBias, chance: float, stated: float, steps: int, rng: np.random.Generator) -> None:
     """Feeds eight chains per step. Each token is right with probability `chance`, while its estimate says `stated`."""
     for _ in range(steps):
-        accepted = np.minimum(rng.geometric(1 - chance, 8) - 1, depth).sum()
-        bias.observe(8 * stated ** np.arange(1, depth + 1), np.full(depth, 8), float(accepted))
+        accepted = np.minimum(rng.geometric(1 - chance, 8) - 1, 7).sum()
+        bias.observe(8 * stated ** np.arange(1, 8), np.full(7, 8), float(accepted))
 
 
 @every("power", [0.2, 0.7, 1.0, 2.0, 4.0])

@@ -10,7 +10,7 @@ from draft_states import drawn_rows, profile, state
 from drawn_server import serve
 from every import every
 
-from agentspec.scheduling import ControlConfig, OnlineCosts, StepCost, StepPlan, make_controller
+from agentspec.scheduling import ControlConfig, StepCost, StepPlan
 from agentspec.scheduling.goodput import GoodputController
 
 EXACT = ControlConfig(objective="step", margin=0.0, patience=1, probe_share=0.0)
@@ -164,13 +164,3 @@ def test_it_comes_back_when_drafts_become_better(promised: float | None) -> None
     assert {plan.width for plan in served.plans[1500:2000] if plan.reason != "probe"} == {1}
     widths = [plan.width for plan in served.plans[3400:]]
     assert np.median(widths) == 8
-
-
-def test_costs_are_refined_and_described() -> None:
-    controller = make_controller(ControlConfig(), profile())
-    assert isinstance(controller.costs, OnlineCosts)
-    plan = controller.plan(state([[0.9, 0.8]]))
-    controller.observe(plan, np.array([2], np.int32), 0.02, context=1000)
-    described = controller.describe()
-    assert described["controller"] == "goodput" and described["steps_observed"] == 1.0
-    assert float(described["delta_ms"] or 0) > 10.0

@@ -11,12 +11,12 @@ from agentspec.errors import ConfigError
 from agentspec.simulation import acceptance_at_rate, record_acceptance
 
 
-def drawn_calls(seed: int, n: int = 6) -> list[Call]:
+def drawn_calls(seed: int) -> list[Call]:
     """Calls that repeat phrases, in sessions of two calls. The prompt of the second call holds the first call."""
     rng = np.random.default_rng(seed)
     phrases = [rng.integers(0, 50, 12).astype(np.int32) for _ in range(4)]
     calls = []
-    for i in range(n):
+    for i in range(6):
         output = np.concatenate([phrases[j] for j in rng.integers(0, 4, 4)])
         parts = (np.full(3, 60 + i, np.int32),)
         if i % 2:

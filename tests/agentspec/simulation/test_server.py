@@ -4,16 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from draft_states import profile
 from every import every
 from numpy.typing import NDArray
 
 from agentspec.errors import ConfigError
 from agentspec.scheduling import (
     ControlConfig,
-    MeasuredRange,
     OnlineCosts,
     Profile,
-    ProfileKey,
     ServingCosts,
     StepCost,
     StepPlan,
@@ -63,13 +62,7 @@ COSTS = ServingCosts(request_seconds=0.5, prefill=StepCost(0.0, 0.02, 0.2), step
 
 
 def profile_of(alpha: float, gamma: float, delta: float, drafter: StepCost | None = None) -> Profile:
-    return Profile(
-        key=ProfileKey(model="m", device="d", engine="e", graphs="g"),
-        target=StepCost(alpha, gamma, delta),
-        measured=MeasuredRange(batch_sizes=(1, 4), context_lengths=(0, 1000), widths=(1, 32)),
-        widths=(1, 2, 4),
-        drafter=drafter,
-    )
+    return profile(StepCost(alpha, gamma, delta), drafter=drafter)
 
 
 def by_hand(cached: int = 0) -> Acceptance:
@@ -160,13 +153,6 @@ def test_a_place_is_free_when_the_answer_is_sent() -> None:
     first, last = np.argsort(log.finished)[[0, 2]]
     assert log.arrival[last] == pytest.approx(log.finished[first])
     assert log.admitted[last] >= log.arrival[last] + COSTS.request_seconds - 1e-9
-
-
-def test_alone_and_without_drafts_time_is_a_sum() -> None:
-    acceptance = acceptance_at_rate("0.7", 1, 30, 20, 4, 0)
-    log = served(acceptance, Arrivals(clients=1), 3, 0, ServerConfig(), 1, profile_of(0.001, 0.01, 0.1))
-    one = 0.1 + 30 * 0.01 + sum(0.1 + 0.01 + 0.001 * (30 + i) for i in range(19))
-    assert log.finished == pytest.approx([one, 2 * one, 3 * one])
 
 
 @every("seed", range(8))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from server_requests import counters_of
 
 from agentspec.integrations.servers.server import Server
 
@@ -99,9 +100,7 @@ def test_cold_clients_get_drafts_of_what_they_copy_from_their_prompts(server: Se
 
 
 def _rows(server: Server) -> int:
-    state = server.agentspec_state()
-    assert state is not None
-    return int(state["counters"]["verify_steps"])
+    return int(counters_of(server)["verify_steps"])
 
 
 def test_it_has_the_defaults_of_a_gpu_that_captures_graphs(server: Server) -> None:

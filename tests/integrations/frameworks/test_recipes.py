@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from chat_server import Reply, chat_server
-from server_requests import MODEL
+from server_requests import MODEL, state_of
 
 from agentspec.cli import main
 from agentspec.integrations.servers.server import Server
@@ -241,8 +241,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def idle_state(server: Server) -> dict[str, Any]:
     """The server's state when no request runs. A request runs for a moment after its answer has arrived."""
     for _ in range(100):
-        state = server.agentspec_state()
-        assert state is not None
+        state = state_of(server)
         if not state["engine"]["open_requests"]:
             return state
         time.sleep(0.1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from server_parity import Reference, assert_parity
-from server_requests import ARGUMENTS, MODEL, chat_prompts, generate
+from server_requests import ARGUMENTS, MODEL, generate, greedy_requests, state_of
 
 from agentspec.environment import processor
 from agentspec.evals.parity.servers import Variant, parity_server
@@ -25,9 +25,7 @@ BIASED = StepCost(1e-9, 1e-6, 0.01)
 
 
 def control(server: Server) -> dict[str, Any]:
-    state = server.agentspec_state()
-    assert state is not None
-    found: dict[str, Any] = state["control"]
+    found: dict[str, Any] = state_of(server)["control"]
     return found
 
 
@@ -80,8 +78,7 @@ def test_a_cold_server_drafts_for_one_client_what_its_answer_copies_from_the_pro
     arguments = ("--context-length", "1024", "--skip-server-warmup")
     with Server(MODEL, "AGENTSPEC", log=tmp_path / "log", arguments=arguments, environment=REPLAYED) as server:
         assert server.post("/generate", body)["output_ids"] == answer
-        state = server.agentspec_state()
-    assert state is not None
+        state = state_of(server)
     assert state["counters"]["verify_steps"] < novel + copied / 4, state["control"]
 
 
@@ -95,8 +92,7 @@ def test_a_restarted_server_knows_its_step_times(tmp_path: Path) -> None:
             environment={"AGENTSPEC_STORE": f"sqlite:///{tmp_path}/store.sqlite3", "AGENTSPEC_KEEP_STEP_TIMES": "true"},
         )
 
-    prompts = [{"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": 96, "ignore_eos": True}}
-               for text in chat_prompts(24, seed=17)]  # fmt: skip
+    prompts = greedy_requests(24, 17, 96, ignore_eos=True)
     with server("first") as first:
         assert control(first)["costs_from"] == "steps"
         generate(first, prompts, 2)
@@ -125,8 +121,8 @@ def test_an_acceptance_head_ends_drafts(short_reference: Reference, tmp_path: Pa
     )
     with parity_server(variant, tmp_path / "server.log") as server:
         assert_parity(server, short_reference)
-        state = server.agentspec_state()
-    assert state is not None and state["drafter"]["stop_threshold"] == 0.4
+        state = state_of(server)
+    assert state["drafter"]["stop_threshold"] == 0.4
     counters = state["counters"]
     rows = counters["verified_tokens"] - counters["drafted_tokens"]
     assert 0.5 < counters["drafted_tokens"] / rows < 5.5

@@ -16,7 +16,17 @@ from typing import Any
 
 import pytest
 import recorded_graphs
-from server_requests import ARGUMENTS, MODEL, assert_same, chat_prompts, generate, tokens_of
+from server_requests import (
+    ARGUMENTS,
+    MODEL,
+    assert_same,
+    chat_prompts,
+    counters_of,
+    generate,
+    greedy_requests,
+    state_of,
+    tokens_of,
+)
 
 from agentspec.evals.parity.servers import UNITED
 from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
@@ -109,8 +119,7 @@ def test_greedy_tokens_equal_plain_decoding(plain: Server, graphs: Graphs, at_on
 
 
 def test_each_step_replayed_a_graph_of_its_width(graphs: Graphs) -> None:
-    state = graphs.server.agentspec_state()
-    assert state is not None
+    state = state_of(graphs.server)
     assert state["control"]["widths_captured"] == list(WIDTHS)
     assert state["counters"]["draft_errors"] == state["counters"]["control_errors"] == 0
     log = served(graphs.server)
@@ -122,15 +131,11 @@ def test_each_step_replayed_a_graph_of_its_width(graphs: Graphs) -> None:
 
 
 def test_a_draft_model_s_graphs_are_of_the_width_that_is_verified(plain: Server, hybrid: Server) -> None:
-    requests = [
-        {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": length}}
-        for text, length in zip(chat_prompts(6, seed=7), [64, 9, 40] * 2, strict=True)
-    ]
+    requests = greedy_requests(6, 7, 64, 9, 40)
     expected = tokens_of(generate(plain, requests, 3))
     for at_once in (3, 1):
         assert_same(tokens_of(generate(hybrid, requests, at_once)), expected)
-    state = hybrid.agentspec_state()
-    assert state is not None
+    state = state_of(hybrid)
     assert state["control"]["widths_captured"] == list(WIDTHS)
     # A CPU runs no functions of the host in stream order, so the host unites.
     assert state["drafter"]["drafts_united_on"] == "host"
@@ -147,23 +152,19 @@ def test_a_draft_model_s_graphs_are_of_the_width_that_is_verified(plain: Server,
 
 
 def test_wide_steps_have_graphs_for_few_rows(plain: Server, bounded: Server) -> None:
-    state = bounded.agentspec_state()
-    assert state is not None
+    state = state_of(bounded)
     assert state["num_draft_tokens"] == WIDTHS[-1]
     assert [tier["width"] for tier in state["graphs"]] == list(WIDTHS)
     # Captured steps have 1, 3 or 8 rows, for verification and for draft-extend, and at most 100 tokens except at the
     # narrowest width.
     assert [tier["most_rows"] for tier in state["graphs"]] == [8, 8, 8, 8, 3, 3, 1]
     assert [tier["num_graphs"] for tier in state["graphs"]] == [6, 6, 6, 6, 4, 4, 2]
-    requests = [
-        {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": length}}
-        for text, length in zip(chat_prompts(6, seed=8), [64, 9, 40] * 2, strict=True)
-    ]
+    requests = greedy_requests(6, 8, 64, 9, 40)
     expected = tokens_of(generate(plain, requests, 3))
     for at_once in (6, 1):
         assert_same(tokens_of(generate(bounded, requests, at_once)), expected)
-    state = bounded.agentspec_state()
-    assert state is not None and state["counters"]["draft_errors"] == state["counters"]["control_errors"] == 0
+    counters = counters_of(bounded)
+    assert counters["draft_errors"] == counters["control_errors"] == 0
     sizes = {
         (int(width), int(size))
         for width, size in re.findall(r"TARGET_VERIFY width (\d+), \d+ rows of (\d+)", served(bounded))

@@ -22,7 +22,7 @@ import pytest
 from engine_texts import followed
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from server_requests import ARGUMENTS, MODEL, chat_prompts
+from server_requests import ARGUMENTS, MODEL, chat_prompts, counters_of, from_outputs
 
 from agentspec import DraftBuffers, Engine, EngineConfig
 from agentspec.integrations import sglang_cpu
@@ -286,10 +286,10 @@ def test_no_field_of_a_request_brings_drafts_of_another_tenant_s_outputs(tmp_pat
 
         def drafted(**fields: Any) -> int:
             """Number of tokens in drafts from finished outputs, for a request with these fields."""
-            before = _from_outputs(server)
+            before = from_outputs(server)
             options = {"temperature": 0, "max_new_tokens": 32, "custom_params": fields.pop("custom_params", None)}
             server.post("/generate", {"text": text, "sampling_params": options, **fields})
-            return _from_outputs(server) - before
+            return from_outputs(server) - before
 
         (text,) = chat_prompts(1, seed=411)
         drafted(extra_key="acme")
@@ -307,11 +307,4 @@ def test_no_field_of_a_request_brings_drafts_of_another_tenant_s_outputs(tmp_pat
                 drafted(rid=rid)
             assert 400 <= refused.value.code < 500
         assert drafted(extra_key="acme") > 0
-        state = server.agentspec_state()
-        assert state is not None and state["counters"]["draft_errors"] == 0
-
-
-def _from_outputs(server: Server) -> int:
-    state = server.agentspec_state()
-    assert state is not None, "agentspec is not active in the server"
-    return int(state["counters"]["by_source"].get("drafted_tokens", {}).get("global", 0))
+        assert counters_of(server)["draft_errors"] == 0

@@ -9,7 +9,7 @@ import sys
 import textwrap
 
 import pytest
-from server_requests import MODEL, chat_prompts, generate, tokens_of
+from server_requests import MODEL, chat_prompts, generate, greedy_requests, tokens_of
 
 from agentspec.evals.systems import EAGLE3_FOLDER
 from agentspec.integrations.servers.launch import launch_command
@@ -41,11 +41,7 @@ OFFLINE = """
 
 def test_the_offline_engine_runs_it_by_name(plain: Server) -> None:
     prompts = chat_prompts(3, seed=200)
-    expected = tokens_of(
-        generate(
-            plain, [{"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": 32}} for text in prompts], 3
-        )
-    )
+    expected = tokens_of(generate(plain, greedy_requests(3, 200, 32), 3))
     run = subprocess.run(
         [sys.executable, "-P", "-c", textwrap.dedent(OFFLINE), str(MODEL), json.dumps(prompts)],
         env={**os.environ, "AGENTSPEC_MAX_SIBLINGS": "3", "AGENTSPEC_STORE": "memory://", "HF_HUB_OFFLINE": "1"},

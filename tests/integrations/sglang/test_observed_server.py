@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 from prometheus_server import Prometheus
-from server_requests import ARGUMENTS, MODEL, chat_prompts, generate, tokens_of
+from server_requests import ARGUMENTS, MODEL, counters_of, generate, greedy_requests, state_of, tokens_of
 
 from agentspec.cli import main
 from agentspec.errors import ManagementError
@@ -73,8 +73,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def ask(server: Server) -> None:
-    sampling = {"temperature": 0, "max_new_tokens": 48}
-    generate(server, [{"text": text, "sampling_params": sampling} for text in chat_prompts(8, seed=400)], 4)
+    generate(server, greedy_requests(8, 400, 48), 4)
 
 
 def test_every_metric_has_our_prefix_a_help_text_a_unit_and_bounded_labels(observed: Server) -> None:
@@ -99,8 +98,7 @@ def test_every_metric_has_our_prefix_a_help_text_a_unit_and_bounded_labels(obser
 
 
 def test_the_state_says_why_rows_have_no_draft_and_what_plans_came_to(observed: Server) -> None:
-    state = observed.agentspec_state()
-    assert state is not None
+    state = state_of(observed)
     counters, control = state["counters"], state["control"]
     assert sum(state["rows_without_draft"].values()) == counters["by_source"]["verify_steps"].get("none", 0)
     assert set(state["rows_without_draft"]) <= set(REASONS)
@@ -168,9 +166,7 @@ def test_top_and_doctor_read_a_real_server(
 
 
 def drafted_from_corpora(server: Server) -> int:
-    state = server.agentspec_state()
-    assert state is not None
-    return int(state["counters"]["by_source"]["drafted_tokens"].get("corpus", 0))
+    return int(counters_of(server)["by_source"]["drafted_tokens"].get("corpus", 0))
 
 
 def test_a_running_server_is_managed(observed: Server, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -178,8 +174,7 @@ def test_a_running_server_is_managed(observed: Server, capsys: pytest.CaptureFix
     key = tmp_path / "key"
     key.write_text(ADMIN_KEY)
     options = ("--server", observed.url, "--admin-key-file", str(key), "--json")
-    sampling = {"temperature": 0, "max_new_tokens": 40}
-    requests = [{"text": text, "sampling_params": sampling} for text in chat_prompts(2, seed=900)]
+    requests = greedy_requests(2, 900, 40)
 
     def ask_as(tenant: str) -> list[list[int]]:
         # Outputs must not be kept, so that the corpus is the only source of drafts.

@@ -6,11 +6,13 @@ The servers run in a separate environment, which `make old-sglang` creates.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from needs import OLD_SGLANG
 from sampled_answers import SIGNIFICANCE, draw, p_value
 from server_parity import FEW_TOKENS, Reference, assert_parity, assert_survives_aborts
+from server_requests import counters_of
 
 from agentspec.evals.parity.bench import reference
 from agentspec.evals.parity.servers import Variant, check_drafted, check_variant, parity_server
@@ -47,10 +49,8 @@ def old(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         yield of, started
 
 
-def counters(server: Server) -> dict[str, int]:
-    state = server.agentspec_state()
-    assert state is not None, "agentspec is not active in the server"
-    found: dict[str, int] = state["counters"]
+def counters(server: Server) -> dict[str, Any]:
+    found = counters_of(server)
     assert found["draft_errors"] == found["control_errors"] == 0
     return found
 

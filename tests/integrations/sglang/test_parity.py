@@ -7,22 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from server_parity import ALL_GPU_WAYS, GPU_WAYS, Reference, assert_parity, assert_survives_aborts
+from server_requests import counters_of
 
 from agentspec.evals.parity.servers import Variant, check_drafted, check_variant, num_retractions, parity_server
 from agentspec.integrations.servers.server import Server
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server]
-
-
-def counters(server: Server) -> dict[str, Any]:
-    state = server.agentspec_state()
-    assert state is not None
-    found: dict[str, Any] = state["counters"]
-    return found
 
 
 def test_the_session_s_servers_overlap_scheduling_and_forwards(plain: Server, agentspec: Server) -> None:
@@ -32,7 +25,7 @@ def test_the_session_s_servers_overlap_scheduling_and_forwards(plain: Server, ag
 
 def test_answers_are_those_of_plain_decoding(agentspec: Server, reference: Reference) -> None:
     assert_parity(agentspec, reference)
-    assert counters(agentspec)["draft_errors"] == 0
+    assert counters_of(agentspec)["draft_errors"] == 0
 
 
 def test_nothing_hangs_where_clients_abort(agentspec: Server, reference: Reference) -> None:
@@ -51,7 +44,7 @@ def in_turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_answers_without_the_overlap_schedule(in_turn: Server, short_reference: Reference) -> None:
     assert_parity(in_turn, short_reference)
     assert num_retractions(in_turn) >= 3
-    by_source = counters(in_turn)["by_source"]["drafted_tokens"]
+    by_source = counters_of(in_turn)["by_source"]["drafted_tokens"]
     # A number as tau takes one draft or the other.
     assert sum(by_source.values()) > by_source.get("model", 0) and by_source.get("model", 1) > 0
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from needs import OLD_SGLANG
-from server_requests import ARGUMENTS, MODEL
+from server_requests import ARGUMENTS, MODEL, counters_of
 from transformers import PreTrainedTokenizerFast
 
 from agentspec.evals.parity.servers import PARITY_SYSTEMS
@@ -169,9 +169,7 @@ def body(answer: str = EDITED, **fields: object) -> dict[str, Any]:
 
 
 def accepted_tokens(server: Server) -> int:
-    state = server.agentspec_state()
-    assert state is not None
-    return int(state["counters"]["accepted_tokens"])
+    return int(counters_of(server)["accepted_tokens"])
 
 
 def expected(tokenizer: Any, prediction: str, answer: str, choices: int = 1) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import replay_clients
 from needs import AGENTS
-from server_requests import MODEL
+from server_requests import MODEL, state_of
 
 from agentspec.errors import ServerError
 from agentspec.integrations.servers.server import Server
@@ -124,8 +124,8 @@ def test_clients_and_an_agent_get_what_was_recorded(replaying: Replaying) -> Non
     assert state["matched"] == 3 * len(answers) + agents == state["finished"]
     assert (state["unmatched"], state["diverged"]) == (1, 0)
     assert state["forced_tokens"] > 100
-    block = replaying.server.agentspec_state()
-    assert block is not None and block["counters"]["accepted_tokens"] > 0
+    block = state_of(replaying.server)
+    assert block["counters"]["accepted_tokens"] > 0
     with pytest.raises(ServerError, match="not its model's own"):
         replaying.server.check_replay(False)
 

@@ -6,18 +6,11 @@ from typing import Any
 
 import pytest
 from sampled_answers import SIGNIFICANCE, draw, greedy_behind_the_first_token, p_value, request
-from server_requests import assert_same, chat_prompts, generate, tokens_of
+from server_requests import assert_same, counters_of, generate, greedy_requests, tokens_of
 
 from agentspec.integrations.servers.server import Server
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server]
-
-
-def counters(server: Server) -> dict[str, int]:
-    state = server.agentspec_state()
-    assert state is not None, "agentspec is not active in the server"
-    found: dict[str, int] = state["counters"]
-    return found
 
 
 @pytest.mark.parametrize(
@@ -31,9 +24,9 @@ def test_answers_are_distributed_as_those_of_plain_decoding(
     number = 200 if sampling else 400
     expected = draw(plain, number, **sampling)
     draw(agentspec, 40, **sampling)  # later drafts use what the server learns here
-    before = counters(agentspec)
+    before = counters_of(agentspec)
     got = draw(agentspec, number, **sampling)
-    after = counters(agentspec)
+    after = counters_of(agentspec)
     assert p_value(got, expected) > SIGNIFICANCE
     assert after["drafted_tokens"] - before["drafted_tokens"] > number / 2
     refused = after["drafted_tokens"] - after["accepted_tokens"] > before["drafted_tokens"] - before["accepted_tokens"]
@@ -43,10 +36,7 @@ def test_answers_are_distributed_as_those_of_plain_decoding(
 
 
 def test_greedy_requests_stay_greedy_beside_sampled_ones(plain: Server, agentspec: Server) -> None:
-    greedy = [
-        {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": 40}}
-        for text in chat_prompts(4, seed=400)
-    ]
+    greedy = greedy_requests(4, 400, 40)
     expected = tokens_of(generate(plain, greedy, 4))
     sampled = [request(temperature=1.0, max_new_tokens=60, ignore_eos=True) for _ in range(4)]
     for _ in range(2):

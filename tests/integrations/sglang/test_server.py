@@ -10,7 +10,7 @@ import urllib.error
 from typing import Any
 
 import pytest
-from server_requests import CONTEXT_LENGTH, assert_same, chat_prompts, corpus_requests, generate, tokens_of
+from server_requests import CONTEXT_LENGTH, assert_same, chat_prompts, corpus_requests, generate, state_of, tokens_of
 
 from agentspec.integrations.servers.server import Server
 
@@ -64,16 +64,12 @@ def test_meta_info_tells_drafted_and_accepted_per_request(agentspec: Server) -> 
 
 
 def test_aborted_requests_leave_nothing_behind(plain: Server, agentspec: Server) -> None:
-    state = agentspec.agentspec_state()
-    assert state is not None
-    learnt = state["engine"]["outputs"]
+    learnt = state_of(agentspec)["engine"]["outputs"]
     long_request = {**body(chat_prompts(1, seed=120)[0], max_new_tokens=400, ignore_eos=True), "rid": "to-abort"}
     thread = threading.Thread(target=_ignore_errors, args=(agentspec, long_request))
     thread.start()
     for _ in range(200):
-        state = agentspec.agentspec_state()
-        assert state is not None
-        if state["engine"]["open_requests"]:
+        if state_of(agentspec)["engine"]["open_requests"]:
             break
     else:
         pytest.fail("the request never started")
@@ -82,8 +78,7 @@ def test_aborted_requests_leave_nothing_behind(plain: Server, agentspec: Server)
     assert not thread.is_alive()
     request = body(chat_prompts(1, seed=121)[0])
     assert_same(tokens_of(generate(agentspec, [request], 1)), tokens_of(generate(plain, [request], 1)))
-    state = agentspec.agentspec_state()
-    assert state is not None
+    state = state_of(agentspec)
     assert state["engine"]["open_requests"] == 0
     assert state["engine"]["outputs"] == learnt + 1, "only the finished answer is learnt from"
 
@@ -92,7 +87,7 @@ def test_an_idle_server_holds_no_request(agentspec: Server) -> None:
     """Even a request that ends with its prefill is released, although no decode step follows."""
     generate(agentspec, [body(chat_prompts(1, seed=122)[0], max_new_tokens=1)], 1)
     deadline = time.monotonic() + 10
-    while (state := agentspec.agentspec_state()) is not None and state["engine"]["open_requests"]:
+    while state_of(agentspec)["engine"]["open_requests"]:
         assert time.monotonic() < deadline, "the request is still open"
         time.sleep(0.05)
 
@@ -130,8 +125,8 @@ def test_bad_requests_are_answered_and_the_server_goes_on(
 
 def test_server_info_and_metrics_tell_what_happens(agentspec: Server) -> None:
     generate(agentspec, [body(text) for text in chat_prompts(2, seed=140)], 2)
-    state = agentspec.agentspec_state()
-    assert state is not None and state["active"] is True
+    state = state_of(agentspec)
+    assert state["active"] is True
     drafter = state.get("drafter", {"base": None, "topk": 2})
     assert state["settings"]["mode"] == ("chain" if drafter["base"] == "STANDALONE" else "tree") and state["version"]
     assert drafter["topk"] == (1 if state["settings"]["mode"] == "chain" else 2)
@@ -146,18 +141,15 @@ def test_server_info_and_metrics_tell_what_happens(agentspec: Server) -> None:
 
 
 def test_the_model_is_spared_padding(agentspec: Server) -> None:
-    before = agentspec.agentspec_state()
+    before = state_of(agentspec)["padding_skipped"]
     generate(agentspec, [body(text) for text in chat_prompts(8, seed=142)], 4)
-    after = agentspec.agentspec_state()
-    assert before is not None and after is not None
-    assert after["padding_skipped"] > before["padding_skipped"]
+    assert state_of(agentspec)["padding_skipped"] > before
 
 
 def test_drafters_draft_beside_suffixes(agentspec: Server) -> None:
     """Rows change between both kinds of drafts, and the draft model does not run in every step."""
     generate(agentspec, [body(text) for text in chat_prompts(6, seed=145)], 3)
-    state = agentspec.agentspec_state()
-    assert state is not None
+    state = state_of(agentspec)
     counters = state["counters"]
     accepted_of = counters["by_source"]["accepted_tokens"]
     assert accepted_of["request"] > 0 and accepted_of["global"] > 0
@@ -173,8 +165,7 @@ def test_flush_forgets_finished_outputs(plain: Server, agentspec: Server) -> Non
     expected = tokens_of(generate(plain, [request], 1))
     assert_same(tokens_of(generate(agentspec, [request], 1)), expected)
     agentspec.flush()
-    state = agentspec.agentspec_state()
-    assert state is not None and state["engine"]["outputs"] == 0
+    assert state_of(agentspec)["engine"]["outputs"] == 0
     assert_same(tokens_of(generate(agentspec, [request], 1)), expected)
 
 
@@ -182,8 +173,8 @@ def test_a_corpus_is_drafted_from_before_anything_was_said(plain: Server, agents
     agentspec.flush()
 
     def from_corpus() -> int:
-        state = agentspec.agentspec_state()
-        assert state is not None and state["engine"]["corpora"] == 1
+        state = state_of(agentspec)
+        assert state["engine"]["corpora"] == 1
         return int(state["counters"]["by_source"]["accepted_tokens"].get("corpus", 0))
 
     before = from_corpus()
@@ -197,8 +188,7 @@ def test_failing_drafts_and_retractions_change_no_token(plain: Server, faulty: S
     expected = tokens_of(generate(plain, requests, 8))
     for _ in range(2):
         assert_same(tokens_of(generate(faulty, requests, 8)), expected)
-    state = faulty.agentspec_state()
-    assert state is not None
+    state = state_of(faulty)
     assert state["counters"]["draft_errors"] > 0, "the engine was made to fail"
     assert state["counters"]["accepted_tokens"] > 0, "it worked in between"
     if "drafter" in state:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from server_requests import assert_same, chat_prompts, generate, tokens_of
+from server_requests import assert_same, chat_prompts, generate, state_of, tokens_of
 
 from agentspec.integrations.servers.server import Server
 
@@ -28,8 +28,8 @@ def test_answers_are_those_of_plain_decoding(plain: Server, agentspec: Server) -
     expected, got = generate(plain, requests, 4), generate(agentspec, requests, 4)
     assert_same(tokens_of(got), tokens_of(expected))
     assert [reply["text"] for reply in got] == [reply["text"] for reply in expected]
-    state = agentspec.agentspec_state()
-    assert state is not None and state["active"]
+    state = state_of(agentspec)
+    assert state["active"]
     counters = state["counters"]
     assert 0 < counters["accepted_tokens"] <= counters["drafted_tokens"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_requests import ARGUMENTS, MODEL, assert_same, chat_prompts, generate, tokens_of
+from server_requests import ARGUMENTS, MODEL, assert_same, chat_prompts, from_outputs, generate, state_of, tokens_of
 
 from agentspec.cli import main
 from agentspec.evals.micro.store.redis_server import RedisServer
@@ -36,19 +36,8 @@ def server(folder: Path, name: str, url: str, **environment: str) -> Server:
     )
 
 
-def state(of: Server) -> dict[str, Any]:
-    found = of.agentspec_state()
-    assert found is not None, "agentspec is not active in the server"
-    return found
-
-
-def from_outputs(of: Server) -> int:
-    """Number of tokens so far in drafts whose first token came from finished outputs."""
-    return int(state(of)["counters"]["by_source"].get("drafted_tokens", {}).get("global", 0))
-
-
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20.0
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"
         time.sleep(0.05)
@@ -81,10 +70,10 @@ def test_a_restarted_server_drafts_from_what_it_had_learned(tmp_path: Path, plai
     url = f"sqlite:///{tmp_path}/store.sqlite3"
     with server(tmp_path, "first", url) as first:
         assert_same(tokens_of(generate(first, [body(text, "a") for text in texts], 1)), expected)
-        until(lambda: state(first)["store"]["delivered_outputs"] == 4)
+        until(lambda: state_of(first)["store"]["delivered_outputs"] == 4)
     with server(tmp_path, "second", url) as second:
-        assert state(second)["store"]["loaded_outputs"] == 4
-        assert state(second)["engine"]["outputs"] == 4
+        assert state_of(second)["store"]["loaded_outputs"] == 4
+        assert state_of(second)["engine"]["outputs"] == 4
         assert from_outputs(second) == 0
         assert_same(tokens_of(generate(second, [body(texts[0], "a")], 1)), expected[:1])
         assert from_outputs(second) > 0
@@ -93,13 +82,13 @@ def test_a_restarted_server_drafts_from_what_it_had_learned(tmp_path: Path, plai
 def test_a_replica_drafts_from_another_s_outputs_within_a_second(plain: Server, replicas: Replicas) -> None:
     texts = chat_prompts(3, seed=310)
     expected = tokens_of(generate(plain, [body(text, "a") for text in texts], 1))
-    received = state(replicas.other)["store"]["received_outputs"]
+    received = state_of(replicas.other)["store"]["received_outputs"]
     assert_same(replicas.ask(replicas.one, texts, "a"), expected)
-    until(lambda: state(replicas.other)["store"]["received_outputs"] == received + 3)
+    until(lambda: state_of(replicas.other)["store"]["received_outputs"] == received + 3)
     before = from_outputs(replicas.other)
     assert_same(replicas.ask(replicas.other, texts, "a"), expected)
     assert from_outputs(replicas.other) > before
-    assert state(replicas.other)["store"]["lag_seconds"]["max"] < 1.0
+    assert state_of(replicas.other)["store"]["lag_seconds"]["max"] < 1.0
 
 
 def test_tenants_do_not_draft_from_each_other(plain: Server, replicas: Replicas) -> None:
@@ -117,12 +106,12 @@ def test_tenants_do_not_draft_from_each_other(plain: Server, replicas: Replicas)
 def test_a_request_may_forbid_keeping_and_drafting(plain: Server, replicas: Replicas) -> None:
     texts = chat_prompts(1, seed=330)
     expected = tokens_of(generate(plain, [body(text, "a") for text in texts], 1))
-    outputs = state(replicas.one)["engine"]["outputs"]
+    outputs = state_of(replicas.one)["engine"]["outputs"]
     assert_same(replicas.ask(replicas.one, texts, "shy", no_store=True), expected)
-    drafted = state(replicas.one)["counters"]["drafted_tokens"]
+    drafted = state_of(replicas.one)["counters"]["drafted_tokens"]
     assert_same(replicas.ask(replicas.one, texts, "shy", no_store=True, no_draft=True), expected)
-    assert state(replicas.one)["counters"]["drafted_tokens"] == drafted
-    assert state(replicas.one)["engine"]["outputs"] == outputs
+    assert state_of(replicas.one)["counters"]["drafted_tokens"] == drafted
+    assert state_of(replicas.one)["engine"]["outputs"] == outputs
 
 
 def test_deleting_a_tenant_reaches_every_replica(
@@ -133,11 +122,11 @@ def test_deleting_a_tenant_reaches_every_replica(
     texts = chat_prompts(2, seed=340)
     expected = tokens_of(generate(plain, [body(text, "a") for text in texts], 1))
     assert_same(replicas.ask(replicas.one, texts, "leaving"), expected)
-    until(lambda: state(replicas.one)["engine"]["outputs"] == state(replicas.other)["engine"]["outputs"])
-    before = state(replicas.one)["engine"]["outputs"]
+    until(lambda: state_of(replicas.one)["engine"]["outputs"] == state_of(replicas.other)["engine"]["outputs"])
+    before = state_of(replicas.one)["engine"]["outputs"]
     assert main(["store", "delete", "--model", "sql", "--tenant", "leaving", "--yes"]) == 0
     for of in (replicas.one, replicas.other):
-        until(lambda of=of: state(of)["engine"]["outputs"] == before - 2)  # type: ignore[misc]
+        until(lambda of=of: state_of(of)["engine"]["outputs"] == before - 2)  # type: ignore[misc]
         drafted = from_outputs(of)
         assert_same(replicas.ask(of, texts[:1], "leaving", no_store=True), expected[:1])
         assert from_outputs(of) == drafted
@@ -146,19 +135,19 @@ def test_deleting_a_tenant_reaches_every_replica(
 def test_a_dead_store_costs_nothing_and_gets_what_it_missed(plain: Server, replicas: Replicas) -> None:
     texts = chat_prompts(3, seed=350)
     expected = tokens_of(generate(plain, [body(text, "a") for text in texts], 1))
-    delivered = state(replicas.one)["store"]["delivered_outputs"]
-    received = state(replicas.other)["store"]["received_outputs"]
+    delivered = state_of(replicas.one)["store"]["delivered_outputs"]
+    received = state_of(replicas.other)["store"]["received_outputs"]
     replicas.redis.kill()
     assert_same(replicas.ask(replicas.one, texts, "patient"), expected)
-    store = state(replicas.one)["store"]
+    store = state_of(replicas.one)["store"]
     assert (store["delivered_outputs"], store["queued_outputs"], store["dropped_outputs"]) == (delivered, 3, 0)
-    until(lambda: not state(replicas.one)["store"]["connected"])
+    until(lambda: not state_of(replicas.one)["store"]["connected"])
     replicas.redis.start()
-    until(lambda: state(replicas.one)["store"]["delivered_outputs"] == delivered + 3)
-    until(lambda: state(replicas.other)["store"]["received_outputs"] == received + 3)
+    until(lambda: state_of(replicas.one)["store"]["delivered_outputs"] == delivered + 3)
+    until(lambda: state_of(replicas.other)["store"]["received_outputs"] == received + 3)
     # Publishing and polling reconnect independently, so either may notice the connection first.
-    until(lambda: state(replicas.one)["store"]["connected"])
-    assert state(replicas.one)["counters"]["draft_errors"] == 0
+    until(lambda: state_of(replicas.one)["store"]["connected"])
+    assert state_of(replicas.one)["counters"]["draft_errors"] == 0
 
 
 def test_metrics_tell_of_the_store_and_nothing_tells_its_secrets(replicas: Replicas) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from needs import OLD_SGLANG
-from server_requests import MODEL
+from server_requests import MODEL, counters_of
 from transformers import PreTrainedTokenizerFast
 
 from agentspec.evals.tool_calls.calls import TOOLS
@@ -139,6 +139,5 @@ def test_a_client_of_a_server_gets_all_calls(server: Server) -> None:
         assert [(name, json.loads(arguments)) for name, arguments in calls.values()] == CALLS
         assert text.strip() == "I look that up."
     # The last answer was drafted as a whole, and its steps became few events.
-    state = server.agentspec_state()
-    assert state is not None and state["counters"]["accepted_tokens"] > 100
+    assert counters_of(server)["accepted_tokens"] > 100
     assert most > 20

@@ -13,6 +13,10 @@ from agentspec.integrations.sglang_cpu import attention
 from agentspec.integrations.sglang_cpu.attention import decode_attention_cpu, extend_attention_cpu
 
 SLOTS, POSITIONS = 256, 48
+SETTINGS = {
+    "k_scale": 1.0, "v_scale": 1.0, "sm_scale": 0.3, "logit_cap": 0.0, "is_cross_attn": False,
+    "sliding_window_size": 0, "encoder_lens": None, "sinks": None,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -75,12 +79,8 @@ def by_definition(query, sees, drawn, scale):
 def extend(query, drawn, lens, *, mask=None, causal=True, max_len=None, **options):
     output = torch.empty(query.shape[0], query.shape[1], drawn["v_cache"].shape[2])
     starts = torch.tensor([0, *lens[:-1]]).cumsum(0)
-    settings = {
-        "k_scale": 1.0, "v_scale": 1.0, "sm_scale": 0.3, "logit_cap": 0.0, "is_cross_attn": False,
-        "sliding_window_size": 0, "encoder_lens": None, "sinks": None,
-    } | options  # fmt: skip
     extend_attention_cpu(
-        query, None, None, output, **drawn, **settings, extend_seq_lens=torch.tensor(lens, dtype=torch.int32),
+        query, None, None, output, **drawn, **SETTINGS | options, extend_seq_lens=torch.tensor(lens, dtype=torch.int32),
         extend_start_loc=starts.int(), max_len_extend=max(lens), tree_mask=mask, is_causal=causal,
     )  # fmt: skip
     return output
@@ -98,13 +98,9 @@ def side_by_side(masks):
 
 def decode(query, drawn, key=None, value=None, loc=None, **options):
     output = torch.empty(query.shape[0], query.shape[1], drawn["v_cache"].shape[2])
-    settings = {
-        "k_scale": 1.0, "v_scale": 1.0, "sm_scale": 0.3, "logit_cap": 0.0, "is_cross_attn": False,
-        "sliding_window_size": 0, "encoder_lens": None, "sinks": None,
-    } | options  # fmt: skip
     decode_attention_cpu(
         query, output=output, key=key, value=value, loc=torch.empty(0, dtype=torch.long) if loc is None else loc,
-        attn_logits=torch.empty(0), **drawn, **settings,
+        attn_logits=torch.empty(0), **drawn, **SETTINGS | options,
     )  # fmt: skip
     return output
 

@@ -9,7 +9,7 @@ import pytest
 from store_command import ACME, OTHER, StoreCommand, output
 
 from agentspec.store import place
-from agentspec.store.records import ANY_NAMESPACE, Deletion
+from agentspec.store.records import ANY_NAMESPACE
 
 
 @pytest.fixture
@@ -125,13 +125,3 @@ def test_what_to_delete_must_be_clear(filled: StoreCommand, words: list[str], na
         words = ["--older-than=-1d"]
     assert named in filled.fail("delete", *words, "--yes")
     assert len(filled.outputs(ACME)) == 3 and filled.deletions() == []
-
-
-def test_a_deletion_is_what_replicas_read(filled: StoreCommand) -> None:
-    reader = filled.case.reader(filled.case.open())
-    while reader.read(0.0):
-        pass
-    filled.run("delete", "--request", "a", "--tenant", "acme", "--yes")
-    entries = reader.read(5.0)
-    deletion = filled.codec.decode("", entries[0].data)
-    assert isinstance(deletion, Deletion) and (deletion.namespace, deletion.request_id) == (ACME, "a")

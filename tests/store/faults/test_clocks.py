@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,12 +36,6 @@ def system_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     system_clock = Clock()
     monkeypatch.setattr(time, "time", system_clock)
     return system_clock
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path / "own") as server:
-        yield server
 
 
 @pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.redis)])

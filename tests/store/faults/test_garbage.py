@@ -6,7 +6,6 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,12 +24,6 @@ pytestmark = pytest.mark.redis
 KEYS = RedisKeys(SCOPE)
 CODEC = Codec(SCOPE)
 LAST_ID = f"{2**64 - 1}-{2**64 - 1}"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path / "own") as server:
-        yield server
 
 
 def case_of(server: RedisServer, **config: float) -> FaultCase:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,13 +17,6 @@ from agentspec.integrations.servers.server import free_port
 from agentspec.store import Store, open_store
 
 pytestmark = pytest.mark.redis
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server that loses its data when it stops."""
-    with RedisServer(tmp_path / "own") as server:
-        yield server
 
 
 def opens(url: str) -> Callable[[], Store]:

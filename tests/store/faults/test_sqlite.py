@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from fault_case import FaultCase, drafts, stored
 from replicas import SCOPE, A, B
+from store_case import C
 
 from agentspec.errors import StoreError
 from agentspec.store import Store, open_store
@@ -25,13 +26,13 @@ import numpy as np
 from agentspec.store import Scope, open_store
 from agentspec.store.codec import Codec
 from agentspec.store.records import OutputRecord
-from store_case import A, B
+from store_case import A, B, C
 first = int(sys.argv[2])
 scope = Scope(model="m", tokenizer="t")
 store, codec, chance = open_store(sys.argv[1], scope), Codec(scope), random.Random(first)
 for number in range(first, first + 1_000_000):
     tokens = np.arange(chance.randrange(1, 5000), dtype=np.int32)
-    store.append([(A, codec.encode(A, OutputRecord(number, "r", time.time(), 0, tokens)))])
+    store.append([(A, codec.encode(A, OutputRecord(number, "r", time.time(), 0, tokens))), (C, b"x")])
     print(number, flush=True)
     if number % 5 == 0:
         store.write_segment(B, "s", [bytes(chance.randrange(100_000)) for _ in range(3)])
@@ -83,6 +84,8 @@ def test_writers_killed_at_any_moment(path: Path) -> None:
         there = stored(store)
         assert told <= set(there)
         assert max(there.values()) == 1
+        # A batch is appended whole or not at all.
+        assert len(store.scan(C)) == len(there)
         if store.manifest(B) is not None:
             assert len(list(store.segment(B, "s"))) == 3
         store.close()

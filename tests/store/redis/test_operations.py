@@ -112,23 +112,6 @@ def test_a_backup_of_redis_is_restored_elsewhere(tmp_path: Path) -> None:
     assert two.num_outputs() == 2
 
 
-def test_replicas_notice_a_backup_that_replaces_what_they_follow(tmp_path: Path) -> None:
-    with RedisServer(tmp_path / "redis") as server, replica(server.url) as one:
-        one.finish("r1", [1, 2, 3])
-        server.command("SAVE")
-        one.finish("r2", [4, 5, 6])
-        # A reader that has not met an entry does not miss it.
-        time.sleep(2.0)
-        server.kill()
-        server.start()
-        until(lambda: one.sharing.health()["resets"] == 1)
-        one.finish("r3", [7, 8, 9])
-        # The replica keeps what the backup lacks, and others get what the store has.
-        assert one.num_outputs() == 3
-        with replica(server.url) as two:
-            assert two.drafts([1, 2]) == [3] and two.drafts([7, 8]) == [9] and two.drafts([4, 5]) == []
-
-
 def test_outputs_move_to_another_store_key_and_an_empty_store(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,20 +143,3 @@ def test_outputs_move_to_another_store_key_and_an_empty_store(
         assert main([*words, "--model", "after", *tokenizer]) == 0
         capsys.readouterr()
         assert main(["store", "verify", "--store", empty.url, "--key-file", str(tmp_path / "new.key")]) == 0
-
-
-def test_replicas_are_replaced_one_after_another(tmp_path: Path) -> None:
-    with RedisServer(tmp_path / "redis") as server:
-        url, finished = server.url, 0
-        with replica(url) as first:
-            for number in range(3):
-                first.finish(f"first-{number}", [10 * number, 10 * number + 1, 10 * number + 2])
-                finished += 1
-            with replica(url) as second:
-                # It is ready only once it has loaded the store.
-                assert second.num_outputs() == finished
-                first.finish("meanwhile", [500, 501, 502])
-                finished += 1
-                until(lambda: second.drafts([500, 501]) == [502])
-        with replica(url) as third:
-            assert third.num_outputs() == finished

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from store_case import SCOPE, A, B, C, data, drain
-from tcp_proxy import Proxy
 
 from agentspec.errors import StoreError, StoreResetError, StoreUnavailableError
 from agentspec.evals.micro.store.redis_server import RedisServer
@@ -22,13 +21,6 @@ from agentspec.store.redis.keys import MODELS, PREFIX, RedisKeys
 pytestmark = pytest.mark.redis
 
 KEYS = RedisKeys(SCOPE)
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server of this test, which the test may stop."""
-    with RedisServer(tmp_path / "own") as server:
-        yield server
 
 
 def test_no_server_is_said_at_once() -> None:
@@ -130,21 +122,21 @@ def test_a_full_server_takes_nothing_of_a_batch(redis_server: RedisServer) -> No
     store.close()
 
 
-def test_a_server_that_hangs_is_unavailable_until_it_goes_on(own: RedisServer) -> None:
-    store = open_store(own.url, SCOPE, timeout=0.5)
+def test_a_server_that_hangs_is_unavailable_until_it_goes_on(server: RedisServer) -> None:
+    store = open_store(server.url, SCOPE, timeout=0.5)
     reader = store.reader()
     store.append([(A, b"1")])
     assert data(drain(reader)) == [b"1"]
-    own.pause()
+    server.pause()
     began = time.monotonic()
     with pytest.raises(StoreUnavailableError, match=r"did not answer within 0\.5 s"):
         store.append([(A, b"2")])
     with pytest.raises(StoreUnavailableError):
         reader.read(30)
     with pytest.raises(StoreUnavailableError):
-        open_store(own.url, SCOPE, timeout=0.5)
+        open_store(server.url, SCOPE, timeout=0.5)
     assert time.monotonic() - began < 20
-    own.resume()
+    server.resume()
     store.append([(A, b"3")])
     # Commands sent while the server hung may have taken effect later.
     assert [each for each in data(drain(reader)) if each != b"2"] == [b"3"]
@@ -162,15 +154,15 @@ def test_a_waiting_reader_outlasts_the_time_out_of_its_connection(redis_server: 
     store.close()
 
 
-def test_a_server_that_came_back_older_is_a_loss(own: RedisServer) -> None:
-    store = open_store(own.url, SCOPE)
+def test_a_server_that_came_back_older_is_a_loss(server: RedisServer) -> None:
+    store = open_store(server.url, SCOPE)
     reader = store.reader()
     store.append([(A, b"1")])
-    own.command("SAVE")
+    server.command("SAVE")
     store.append([(A, b"2")])
     assert data(drain(reader)) == [b"1", b"2"]
-    own.kill()
-    own.start()
+    server.kill()
+    server.start()
     # The loss is noticed even if newer news follow the lost ones.
     store.append([(A, b"3")])
     with pytest.raises(StoreResetError, match="older copy"):
@@ -282,8 +274,8 @@ def test_a_socket_and_a_database_may_be_named(tmp_path: Path) -> None:
             open_store(f"redis://127.0.0.1:{server.port}/99", SCOPE)
 
 
-def test_closing_wakes_no_one_and_leaves_no_connection(own: RedisServer) -> None:
-    stores = [open_store(own.url, SCOPE) for _ in range(3)]
+def test_closing_wakes_no_one_and_leaves_no_connection(server: RedisServer) -> None:
+    stores = [open_store(server.url, SCOPE) for _ in range(3)]
     readers = [store.reader() for store in stores]
     threads = [threading.Thread(target=reader.read, args=[0.05]) for reader in readers]
     for thread in threads:
@@ -293,35 +285,5 @@ def test_closing_wakes_no_one_and_leaves_no_connection(own: RedisServer) -> None
     for each in (*readers, *stores):
         each.close()
     deadline = time.monotonic() + 20
-    while len(own.command("CLIENT", "LIST").splitlines()) > 1:
+    while len(server.command("CLIENT", "LIST").splitlines()) > 1:
         assert time.monotonic() < deadline
-
-
-def test_an_answer_that_is_lost_costs_at_most_a_repetition(redis_server: RedisServer) -> None:
-    with Proxy(redis_server.port) as proxy:
-        store = open_store(f"redis://127.0.0.1:{proxy.port}", SCOPE)
-        reader = store.reader()
-        appended = []
-        for number in range(20):
-            proxy.lose_answers = number % 3
-            for _ in range(4):
-                try:
-                    store.append([(A, b"%d" % number), (B, b"%d" % number)])
-                    break
-                except StoreUnavailableError:
-                    continue
-            proxy.lose_answers = 0
-            appended.append(b"%d" % number)
-        found = []
-        proxy.lose_answers = 1
-        with pytest.raises(StoreUnavailableError):
-            while True:
-                found += reader.read(0, max_bytes=20)
-        found += drain(reader)
-        for namespace in (A, B):
-            numbers = data(found, namespace)
-            assert list(dict.fromkeys(numbers)) == appended
-            assert len(numbers) == sum(1 + number % 3 for number in range(20))
-        assert data(found, A) == data(store.scan(A))
-        reader.close()
-        store.close()

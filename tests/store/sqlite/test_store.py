@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import stat
 import subprocess
@@ -11,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from store_case import SCOPE, A, B, data, drain
+from store_case import SCOPE, A, B, data
 
-from agentspec.errors import ConfigError, StoreError, StoreResetError, StoreUnavailableError
+from agentspec.errors import ConfigError, StoreError, StoreUnavailableError
 from agentspec.store import open_store, place
 
 WRITER = """
@@ -169,49 +168,3 @@ def test_many_processes_may_create_the_file_at_once(path: Path) -> None:
     for writer in writers:
         writer.kill()
         writer.communicate()
-
-
-def test_a_file_of_another_kind_is_refused_and_left_alone(path: Path) -> None:
-    path.write_bytes(b"no database at all\n" * 1000)
-    with pytest.raises(StoreError, match=r"store\.sqlite3 is damaged or no SQLite database.*move it"):
-        open_store(url(path), SCOPE)
-    assert path.read_bytes() == b"no database at all\n" * 1000
-
-
-def test_an_older_copy_in_its_place_is_a_loss(path: Path, tmp_path: Path) -> None:
-    store = open_store(url(path), SCOPE)
-    reader = store.reader()
-    store.append([(A, b"1")])
-    store.compact()
-    copy = tmp_path / "copy"
-    shutil.copy(path, copy)
-    store.append([(A, b"2")])
-    assert data(drain(reader)) == [b"1", b"2"]
-    path.with_name(path.name + "-wal").unlink()
-    path.with_name(path.name + "-shm").unlink()
-    copy.rename(path)
-    with pytest.raises(StoreResetError):
-        reader.read(0)
-    assert data(drain(reader)) == [b"1"]
-    store.append([(A, b"3")])
-    assert data(drain(reader)) == [b"3"]
-    reader.close()
-    store.close()
-
-
-def test_a_killed_writer_loses_nothing_that_it_had_appended(path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-P", "-c", WRITER, url(path)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    for _ in range(200):
-        process.stdout.readline()
-    process.kill()
-    told = [line for line in process.stdout if line.endswith("\n")]
-    process.stdout.close()
-    process.wait()
-    last = int(told[-1]) if told else 199
-    store = open_store(url(path), SCOPE)
-    numbers = [int(each) for each in data(store.scan(A, max_bytes=1 << 30))]
-    assert numbers == list(range(len(numbers)))
-    assert len(numbers) > last
-    assert len(store.scan(B, max_bytes=1 << 30)) == len(numbers)
-    store.close()

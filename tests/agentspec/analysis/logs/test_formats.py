@@ -15,7 +15,6 @@ from agentspec.analysis.logs.formats import calls_of
 
 ASK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "time?"}]
 TOOL_CALL = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": '{"zone":"UTC"}'}}
-TOOL_TEXT = '{"name": "clock", "arguments": {"zone":"UTC"}}'
 ANSWER = {"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]}
 CHAT = [*ASK, {"role": "assistant", "content": "noon"}, {"role": "user", "content": "sure?"}, ANSWER]
 

@@ -14,8 +14,8 @@ from agentspec.simulation import find_profile
 SPARE = find_profile("smartspec-a100-7b")
 
 
-def speedup(high: float, low: float = 1.0) -> dict[str, Any]:
-    return {"profile": "p", "concurrency": 1, "low": low, "high": high, "controller": "goodput"}
+def speedup(high: float) -> dict[str, Any]:
+    return {"profile": "p", "concurrency": 1, "low": 1.0, "high": high, "controller": "goodput"}
 
 
 def judged(**changes: Any) -> dict[str, Any]:

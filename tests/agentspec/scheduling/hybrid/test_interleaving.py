@@ -47,17 +47,7 @@ def test_nodes_are_taken_from_both_trees_by_their_estimates(seed: int) -> None:
     )  # fmt: skip
     offsets, tokens, parents, estimates, sources = found[:5]
     for i, own in enumerate(suffix):
-        drafted = model_tree(
-            own.tokens[0],
-            model.parents[i].tolist(),
-            model.chosen[i].tolist(),
-            model.tokens[i].tolist(),
-            model.estimates[i].tolist(),
-            topk=topk,
-            room=100,
-            min_estimate=floor,
-            trees=True,
-        )
+        drafted = model_tree(own.tokens[0], model, i, room=100, min_estimate=floor, trees=True)
         tree, num_seen = interleave(own, drafted, int(rooms[i]), factor)
         nodes = slice(offsets[i], offsets[i + 1])
         assert tokens[nodes].tolist() == tree.tokens

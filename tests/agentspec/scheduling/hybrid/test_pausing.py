@@ -14,16 +14,16 @@ from agentspec.scheduling.hybrid import HybridConfig, PauseRule, parse_tau, paus
 from agentspec.scheduling.hybrid.pausing import PayoffPause, ZeroLengthPause
 
 
-def changes(rule: PauseRule, steps: int, *, saved: float, spent: float = 0.001, drafts: int = 1) -> list[int]:
+def changes(rule: PauseRule, steps: int, *, saved: float, drafts: int = 1) -> list[int]:
     """The steps, counted from 1, after which the rule paused or resumed the draft model. Every tenth step also reads a
     prompt that takes as long as ten steps."""
     found = []
     for step in range(1, steps + 1):
         before = rule.is_paused
         if step % 10 == 0:
-            rule.observe_prompts(10 * spent)
+            rule.observe_prompts(0.01)
         assert rule.is_paused == before, "only a decode step changes it"
-        rule.observe_step(saved, 0 if before else drafts, spent)
+        rule.observe_step(saved, 0 if before else drafts, 0.001)
         if rule.is_paused != before:
             found.append(step)
     return found

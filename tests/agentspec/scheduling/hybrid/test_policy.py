@@ -247,16 +247,6 @@ def test_drafts_survive_being_sent_to_other_ranks() -> None:
         np.testing.assert_array_equal(getattr(there, field.name), getattr(both, field.name))
 
 
-def test_what_is_forgotten_is_like_any_other_row() -> None:
-    hybrid = policy()
-    for _ in range(20):
-        learn(hybrid, suffix_of(0.0, 0.0), [chain(range(1, 7), [0.5] * 6, 4)] * 2, [5, 0])
-    assert hybrid.lengths.expected("row 0") > 4
-    hybrid.forget("row 0")
-    hybrid.forget("never seen")
-    assert hybrid.lengths.expected("row 0") == hybrid.lengths.mean
-
-
 def test_arguments_of_different_steps_are_refused() -> None:
     hybrid, two = policy(), suffix_of(0.0, 1.0)
     flags, counts = np.ones(2, np.bool_), np.zeros(2, np.int32)

@@ -102,17 +102,7 @@ def test_random_steps(rule: Rule, seed: int) -> None:
                 rows.append(None)
                 continue
             room = min(int(rooms[i]), max_nodes)
-            drafted = model_tree(
-                own.tokens[0],
-                model.parents[i].tolist(),
-                model.chosen[i].tolist(),
-                model.tokens[i].tolist(),
-                model.estimates[i].tolist(),
-                topk=topk,
-                room=room,
-                min_estimate=floor,
-                trees=trees,
-            )
+            drafted = model_tree(own.tokens[0], model, i, room=room, min_estimate=floor, trees=trees)
             rows.append(wanted_row(own, drafted, rule, max_nodes=room, min_estimate=floor, factor=factor))
         check(united, suffix, rows, match_lens, rule == "model_only")
         # What is verified is a tree in topological order.

@@ -112,17 +112,6 @@ def followed() -> Followed:
     return Followed()
 
 
-@pytest.mark.parametrize("length", [5, 8], ids=["shorter", "longer"])
-def test_a_text_of_another_length_takes_nothing(followed: Followed, length: int) -> None:
-    request, other = Request("a"), Request("b")
-    followed.prefill([request, other], [5, 5], [10, 20])
-    followed.verify([request, other], [[11, 12], [21]], [length, 6])
-    followed.accepted.catch_up()
-    assert (followed.length(request), followed.last_token(request)) == (6, 10)
-    assert (followed.length(other), followed.last_token(other)) == (7, 21)
-    assert followed.lost == 0
-
-
 def test_what_is_read_back_is_what_was_accepted_then(followed: Followed) -> None:
     """The next forward may write to the same memory, as the forwards of graphs do."""
     request = Request()

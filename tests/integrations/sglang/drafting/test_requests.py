@@ -77,10 +77,10 @@ class Book:
         drafted = [batch.row(i).tokens[1:].tolist() for i in range(b)]
         return drafted, [Outcome(value) for value in out.outcomes[:b]], out.rooms[:b].tolist()
 
-    def drafts_after(self, prompt: list[int], tenant: str = "") -> list[int]:
-        """Tokens drafted for a new request of a tenant with this prompt."""
+    def drafts_after(self, prompt: list[int]) -> list[int]:
+        """Tokens drafted for a new request with this prompt."""
         name = f"probe-{next(_probe)}"
-        self.engine.open(name, np.array(prompt, np.int32), namespace_id(tenant, None))
+        self.engine.open(name, np.array(prompt, np.int32), namespace_id("", None))
         tokens = self.engine.draft([name]).tokens[1:].tolist()
         self.engine.close(name, keep=False)
         return [int(token) for token in tokens]
@@ -299,16 +299,6 @@ def test_a_request_whose_output_the_engine_refuses_is_barred(book: Book) -> None
     assert book.draft(req)[1] == [Outcome.NOT_OPEN]
 
 
-def test_requests_of_different_extra_keys_do_not_draft_from_each_other(book: Book) -> None:
-    req = request()
-    req.extra_key = "tenant-1"
-    book.book.admit(req)
-    req.generate(10, 11, finish=True)
-    book.book.finish("a")
-    assert book.drafts_after([10], "tenant-2") == []
-    assert book.drafts_after([10], "tenant-1") == [11]
-
-
 def test_a_kept_output_is_handed_over_once_with_what_belongs_to_the_answer(book: Book) -> None:
     req = FakeRequest("r", [1, 2, 3], extra_key="tenant")
     book.book.admit(req)
@@ -438,9 +428,9 @@ def test_a_request_that_ends_before_its_min_new_tokens_is_closed(book: Book) -> 
     assert not book.book.release(told) and book.book.num_without_drafts == 0
 
 
-def predicting(rid: str, *prediction: int, **options: object) -> FakeRequest:
+def predicting(rid: str, *prediction: int) -> FakeRequest:
     asking = request(rid)
-    asking.sampling_params.custom_params = {"agentspec_prediction": list(prediction), "agentspec": options}
+    asking.sampling_params.custom_params = {"agentspec_prediction": list(prediction)}
     return asking
 
 
@@ -466,12 +456,4 @@ def test_a_prediction_is_cut_at_the_context(book: Book) -> None:
     assert (drafted, rooms) == ([[10, 11, 12, 13]], [4])
     asking.generate(*range(10, 10 + CONTEXT_LENGTH - 3))
     book.book.reopen(asking)
-    assert book.errors == 0
-
-
-def test_a_request_without_drafts_ignores_its_prediction(book: Book) -> None:
-    assert book.draft(predicting("asking", 20, 21, no_draft=True))[0] == [[]]
-    penalised = predicting("penalised", 20, 21)
-    penalised.sampling_params.presence_penalty = 1.0
-    assert book.draft(penalised)[0] == [[]]
     assert book.errors == 0

@@ -12,7 +12,7 @@ from urllib.error import HTTPError
 import pytest
 from every import every
 from releases import releases
-from server_requests import assert_same, chat_prompts, generate, tokens_of
+from server_requests import assert_same, chat_prompts, generate, greedy_requests, state_of, tokens_of
 
 from agentspec.evals.parity.servers import Variant, parity_server
 from agentspec.integrations.servers.server import Server
@@ -70,16 +70,11 @@ def test_why_a_request_has_no_drafts() -> None:
 
 
 def _bodies(number: int, seed: int = 500, **sampling: Any) -> list[dict[str, Any]]:
-    return [
-        {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": 40, **sampling}}
-        for text in chat_prompts(number, seed=seed)
-    ]
+    return greedy_requests(number, seed, 40, **sampling)
 
 
 def reasons(server: Server) -> dict[str, int]:
-    state = server.agentspec_state()
-    assert state is not None
-    found: dict[str, int] = state["rows_without_draft"]
+    found: dict[str, int] = state_of(server)["rows_without_draft"]
     return found
 
 

@@ -67,15 +67,13 @@ class Serving:
     """A suffix drafter without a server, and the steps that a server would run. With `overlap`, results are processed a
     step late."""
 
-    def __init__(
-        self, *, overlap: bool = False, max_width: int = 8, length: int = 7, max_failures: int = 2, pause_steps: int = 3
-    ) -> None:
+    def __init__(self, *, overlap: bool = False, max_width: int = 8, length: int = 7) -> None:
         drafter = self.drafter = SuffixDrafter.__new__(SuffixDrafter)
         self.kept: list[KeptOutput] = []
         self.overlap = overlap
         self.counters = drafter.counters = Counters()
         drafter.drafts_here, drafter.max_width = True, max_width
-        drafter._breaker = Breaker(max_failures, pause_steps)
+        drafter._breaker = Breaker(2, 3)
         self.engine = drafter.engine = Engine(
             EngineConfig(vocab_size=1000, max_draft_tokens=max_width - 1, min_token_prob=0.0)
         )
@@ -97,7 +95,7 @@ class Serving:
             KEY,
             max_width=max_width,
             counters=drafter.counters,
-            max_failures=max_failures,
+            max_failures=2,
         )
         # Results that are launched but not processed.
         self.results: list[list[tuple[Request, list[int]]]] = []
@@ -321,15 +319,14 @@ def test_a_request_that_has_ended_and_runs_for_a_step_more_has_no_room(serving: 
     assert [kept.request_id for kept in serving.kept] == ["a"]
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_a_request_that_has_ended_is_kept_once_whatever_batch_it_is_in(alone: bool) -> None:
+def test_a_request_that_has_ended_is_kept_once_also_where_it_runs_on_alone() -> None:
     serving = Serving(overlap=True)
     a, b = Request("a"), Request("b")
     serving.prefill([a, b])
     serving.step([a, b], [[2], [2]])
     a.is_finished = True
     serving.drafter.finish("a")
-    serving.step([a] if alone else [b, a], [[3]] * (1 if alone else 2))
+    serving.step([a], [[3]])
     serving.drafter.idle()
     assert [kept.request_id for kept in serving.kept] == ["a"]
 

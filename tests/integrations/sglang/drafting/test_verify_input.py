@@ -27,10 +27,8 @@ BATCH = DraftBatch(
 SEQ_LENS = torch.tensor([3, 1])
 
 
-def staging(max_position: int = 100, full_mask: bool = False) -> VerifyStaging:
-    return VerifyStaging(
-        max_rows=4, max_width=8, max_position=max_position, full_mask=full_mask, device="cpu", unites=True
-    )
+def staging(full_mask: bool = False) -> VerifyStaging:
+    return VerifyStaging(max_rows=4, max_width=8, max_position=100, full_mask=full_mask, device="cpu", unites=True)
 
 
 def tensors_of(memory: VerifyStaging, batch: DraftBatch = BATCH, width: int = 4) -> VerifyTensors:
@@ -40,13 +38,14 @@ def tensors_of(memory: VerifyStaging, batch: DraftBatch = BATCH, width: int = 4)
     return memory.tensors(lens, roots[:, None], total=int(lens.sum()))
 
 
-def test_tokens_positions_and_links() -> None:
+def test_tokens_positions_links_and_the_trees_mask() -> None:
     tensors = tensors_of(staging())
     assert tensors.tokens.tolist() == [7, 8, 9, 4, 5, 0, 0, 0]
     assert tensors.positions.tolist()[:5] == [3, 4, 5, 4, 1]
     assert tensors.retrieve_index.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert tensors.next_token.tolist() == [[1, 2, -1, -1], [-1] * 4]
     assert tensors.next_sibling.tolist() == [[-1, 3, -1, -1], [-1] * 4]
+    assert tensors.mask.tolist() == build_tree_arrays(BATCH, 4).mask.ravel().tolist()
 
 
 def test_the_full_mask_puts_each_row_s_prefix_before_its_tree() -> None:
@@ -61,12 +60,6 @@ def test_the_full_mask_puts_each_row_s_prefix_before_its_tree() -> None:
     memory.build(BATCH, 4)
     roomier = memory.tensors(SEQ_LENS, torch.tensor([[7], [5]]), total=100)
     assert roomier.mask.tolist()[: len(expected)] == expected
-
-
-def test_the_short_mask_is_the_trees_alone() -> None:
-    arrays = build_tree_arrays(BATCH, 4)
-    tensors = tensors_of(staging())
-    assert tensors.mask.tolist() == arrays.mask.ravel().tolist()
 
 
 def test_a_step_s_tensors_hold_until_its_part_of_the_memory_is_used_again() -> None:

@@ -207,14 +207,6 @@ def test_steps_have_a_width_that_their_rows_may_have(broken: bool, monkeypatch: 
     assert (of._counters.total("control_errors") > 0) == broken
 
 
-def test_a_failing_controller_verifies_no_more_than_many_rows_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = control(widths=WIDTHS, max_width=32)
-    monkeypatch.setattr(of.controller, "plan", lambda state: 1 / 0)
-    of.plan(drafts_of(32, 0), CONTEXT)
-    kept, planned = of.plan(drafts_of(32, 31), CONTEXT)
-    assert (kept.max(), planned.width) == (3, 4)
-
-
 @pytest.mark.parametrize("place", ["plan", "observe"])
 def test_a_failing_controller_costs_nothing_but_its_cuts(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     of = control(controller="fixed", length=1)
