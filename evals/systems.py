@@ -90,15 +90,9 @@ def hybrid_with(head: tuple[str, ...], label: str, **settings: str) -> System:
     return System(label, "AGENTSPEC", head, {**OWN_ESTIMATES, **variables})
 
 
-def _hybrid(label: str, **settings: str) -> System:
-    return hybrid_with(_EAGLE3, label, **settings)
-
-
-# Suffix drafts and those of a draft model in one batch, by the rule that chooses between them.
+# Suffix drafts and those of a draft model in one batch.
 HYBRIDS = {
-    "hybrid": _hybrid("agentspec + EAGLE-3"),
-    "hybrid-score": _hybrid("agentspec + EAGLE-3, SCORE > tau", baseline="suffixdecoding"),
-    "hybrid-match-length": _hybrid("agentspec + EAGLE-3, match length", baseline="match-length"),
+    "hybrid": hybrid_with(_EAGLE3, "agentspec + EAGLE-3"),
     "hybrid-standalone": System("agentspec + STANDALONE", "AGENTSPEC", _STANDALONE),
 }
 

@@ -15,9 +15,10 @@ import numpy as np
 from agentspec.errors import ServerError
 from agentspec.evals.gpu.records import Record
 from agentspec.evals.gpu.run import Run
-from agentspec.evals.gpu.servers import CPU_BACKEND, HEAD_STEPS, algorithm, has_head, replay_server
+from agentspec.evals.gpu.servers import HEAD_STEPS, START_SECONDS, SYSTEMS, arguments, has_head, plugin_variables
+from agentspec.evals.gpu.sizes import model_folder
 from agentspec.evals.gpu.work import Cell, RecordedCall, Session, load_cells
-from agentspec.integrations.servers.server import RunningServer, Server
+from agentspec.integrations.servers.server import REPLAYED, RunningServer, Server
 from agentspec.progress import say
 
 FORCED = (
@@ -59,7 +60,7 @@ class Servers:
             self._replay(run)
         finally:
             for system, server in self.alive.items():
-                if algorithm(system) == "AGENTSPEC":
+                if SYSTEMS[system].is_ours:
                     run.results.add({"part": "state", "system": system, **_told(server)})
 
     def _replay(self, run: Run) -> None:
@@ -101,24 +102,27 @@ class Servers:
 
 def replay_servers(run: Run, systems: Sequence[str]) -> list[Server]:
     """Servers of the systems that write recorded answers; not started yet."""
-    return [
-        replay_server(
-            system,
-            run.size,
-            run.data,
-            backend=_backend(run),
-            max_running=max(run.clients),
-            head_acceptance=run.head_acceptance,
-            log=run.logs / f"{run.size.name}-{system}.log",
-            extra=[
-                *(["--disable-prefill-cuda-graph"] if run.eager_prefill else []),
-                # An idle scheduler would poll, and slow down another one on the same physical core. SGLang 0.5.23 has no such
-                # option any more.
-                *([] if run.on_cpu else ["--sleep-on-idle"]),
-            ],
-        )
-        for system in systems
-    ]
+    return [_replay_server(run, name) for name in systems]
+
+
+def _replay_server(run: Run, name: str) -> Server:
+    system = SYSTEMS[name]
+    words = arguments(system, run.size, run.data, backend=run.backend, max_running=max(run.clients))
+    if run.eager_prefill:
+        words.append("--disable-prefill-cuda-graph")
+    if not run.on_cpu:
+        # An idle scheduler would poll, and slow down another one on the same physical core. SGLang 0.5.23 has no such option
+        # any more.
+        words.append("--sleep-on-idle")
+    plugins = plugin_variables(run.logs, run.head_acceptance if has_head(system) else None)
+    return Server(
+        model_folder(run.size, run.data),
+        system.algorithm,
+        log=run.logs / f"{run.size.name}-{name}.log",
+        arguments=words,
+        environment={**system.variables, **plugins, **REPLAYED},
+        start_seconds=START_SECONDS[run.backend],
+    )
 
 
 def measure(server: RunningServer, cell: Cell, system: str) -> Record:
@@ -128,7 +132,7 @@ def measure(server: RunningServer, cell: Cell, system: str) -> Record:
         ServerError: Answers are not the recorded ones, agentspec is not active, or nothing was speculated.
         OSError: The server refused a call or is gone.
     """
-    is_ours = algorithm(system) == "AGENTSPEC"
+    is_ours = SYSTEMS[system].is_ours
     before = _state(server) if is_ours else {}
     answers, seconds = _ask(server, cell, cell.clients)
     after = _state(server) if is_ours else {}
@@ -243,12 +247,8 @@ def facts(run: Run, system: str) -> Record:
     return {
         "part": "replay",
         "size": run.size.name,
-        "backend": _backend(run),
+        "backend": run.backend,
         "system": system,
         "note": FORCED if run.size.is_random else "answers are recorded ones, forced token by token; the small model",
-        **({"head": head} if has_head(system) else {}),
+        **({"head": head} if has_head(SYSTEMS[system]) else {}),
     }
-
-
-def _backend(run: Run) -> str:
-    return CPU_BACKEND if run.on_cpu else run.trip.backend
