@@ -267,7 +267,7 @@ def table(rows: Sequence[Mapping[str, Any]], fits: Sequence[Mapping[str, Any]]) 
 
 def _ask(server: Server, system: System, cells: Sequence[Cell], *, is_emulated: bool) -> dict[int, CellResult]:
     """The results by number of clients."""
-    asking = Asking(databases={}, encode=lambda _: [], is_replay=True, is_emulated=is_emulated)
+    asking = Asking(is_replay=True, is_emulated=is_emulated)
     found = {}
     for turn in ask_cells(server, system, cells, asking):
         if turn.result is not None:

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     }
     with work_folder(args.logs) as (folder, logs):
         asking = Asking(databases=databases_in(folder), encode=chat_encoder(MODEL_FOLDER), is_replay=False)
-        asker = Asker(asking, args.questions, args.of_a_kind, args.seed)
+        asker = Asker.of_agents(asking, args.questions, args.of_a_kind, args.seed)
         plain = Server(MODEL_FOLDER, "none", log=logs / "plain.log", start_seconds=1200.0)
         with started([plain]):
             result["plain"] = asker.learn_answers(plain, args.clients).figures()

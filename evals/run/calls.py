@@ -34,10 +34,11 @@ _CHAIN = ChainConfig(concurrency=1)
 class Asking:
     """How servers are asked."""
 
-    databases: Mapping[Database, Path]
-    encode: Callable[[Sequence[Message]], list[int]]
-    """Turns messages into the token ids of a prompt."""
     is_replay: bool
+    databases: Mapping[Database, Path] = field(default_factory=dict)
+    """What questions are about."""
+    encode: Callable[[Sequence[Message]], list[int]] = lambda messages: []
+    """Turns the messages of a question's calls into the token ids of a prompt."""
     is_emulated: bool = False
     """Whether servers emulate a device, so that seconds are those of its clock. Requests are then prepared beforehand and
     not streamed; see PreparedSender."""
