@@ -26,13 +26,13 @@ import redis
 
 from agentspec.cli.main import exit_on_sigterm
 from agentspec.environment import describe
-from agentspec.errors import AgentspecError, ConfigError
+from agentspec.errors import ConfigError
 from agentspec.evals.clients.client import Client
 from agentspec.evals.files import work_folder, write_json
 from agentspec.evals.fleet.fleet import Store, one_redis, replica, settle, started, store_health
 from agentspec.evals.fleet.work import TENANTS, Asker, Tally
 from agentspec.evals.micro.store.redis_server import redis_version
-from agentspec.evals.options import Options
+from agentspec.evals.options import Options, run_program
 from agentspec.evals.run.calls import Asking
 from agentspec.evals.sql_databases import link_prompts
 from agentspec.evals.text_to_sql import MODEL_FOLDER
@@ -187,11 +187,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(words: Sequence[str] | None = None) -> int:
     exit_on_sigterm()
-    try:
-        return run(parser().parse_args(words))
-    except AgentspecError as error:
-        say(str(error))
-        return 2
+    return run_program(parser(), run, words)
 
 
 def run(args: argparse.Namespace) -> int:
