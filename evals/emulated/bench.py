@@ -19,11 +19,11 @@ from typing import Any
 
 from agentspec.environment import describe, without_folders
 from agentspec.errors import AgentspecError, ConfigError
-from agentspec.evals.emulated.forward_timer import TimedForward, read_times, site_variables
+from agentspec.evals.emulated import forward_timer
+from agentspec.evals.emulated.forward_timer import TimedForward, read_times
 from agentspec.evals.emulated.servers import CLOCK, DRAFT_MODEL, bind, release
 from agentspec.evals.emulated.step_time_fit import Fit, fit_report, fitted
-from agentspec.evals.files import write_json
-from agentspec.evals.gpu.servers import head_variables
+from agentspec.evals.files import plugin_path, write_json
 from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.calls import Asking, CellResult, ask_cells
 from agentspec.evals.run.cells import Cell, plan_cells
@@ -32,11 +32,10 @@ from agentspec.evals.tables import aligned
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads import TASKS
 from agentspec.evals.workloads.task import TaskInputs
-from agentspec.integrations.emulated_device.models.simulated_head import acceptance_for
+from agentspec.integrations.emulated_device.models import simulated_head
 from agentspec.integrations.emulated_device.models.step_times import StepTimes
 from agentspec.integrations.emulated_device.setting import CLOCK_VARIABLE
 from agentspec.integrations.servers.server import REPLAYED, Server
-from agentspec.integrations.sglang_cpu import activate, environment
 from agentspec.progress import say, waiting
 
 BOUND = 0.1
@@ -150,18 +149,18 @@ class Servers:
         # Both kinds of servers must have the same schedule.
         variables = {"OMP_NUM_THREADS": "1", "SGLANG_CPU_OVERLAP": "on"}
         variables |= {**REPLAYED, **system.variables}
+        plugins = []
+        if is_timed:
+            variables[forward_timer.VARIABLE] = str(self.times_file(name))
+            plugins.append(forward_timer.__name__)
         if system.has_drafter:
-            head = head_variables(self._folder / "head-site", acceptance_for(ACCEPT_LENGTH, STEPS))
-            if emulate is not None:
-                # The emulated device simulates the head itself.
-                head.pop("PYTHONPATH")
-            variables |= head
+            variables[simulated_head.VARIABLE] = str(simulated_head.acceptance_for(ACCEPT_LENGTH, STEPS))
+            # The emulated device simulates the head itself.
+            plugins += [simulated_head.__name__] if emulate is None else []
         if emulate is not None:
             variables[CLOCK_VARIABLE] = CLOCK
-        if is_timed:
-            kept = environment()["PYTHONPATH"] if activate() else ""
-            python_path = variables.get("PYTHONPATH", kept)
-            variables |= site_variables(self._folder / "timer-site", self.times_file(name), python_path)
+        if plugins:
+            variables["PYTHONPATH"] = plugin_path(self._folder, plugins)
         release()
         kind = "timed" if is_timed else "emulated" if emulate else "real"
         return Server(

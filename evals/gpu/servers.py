@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
-from agentspec.evals.files import plugin_site
+from agentspec.evals.files import plugin_path
 from agentspec.evals.gpu import start_lock
 from agentspec.evals.gpu.sizes import Size, head_folder
 from agentspec.evals.systems import OWN_ESTIMATES, System
 from agentspec.evals.systems import SYSTEMS as SHIPPED
 from agentspec.integrations.emulated_device.models import simulated_head
-from agentspec.integrations.sglang_cpu import activate, environment
 
 WAITING = "-wait"
 """Ends the name of one of our systems whose steps wait for the results of the step before, instead of stream order."""
@@ -106,21 +104,9 @@ def plugin_variables(folder: Path, acceptance: float | None = None) -> dict[str,
         folder: Gets the plugins' entry points.
         acceptance: Of the simulated head; None: without it.
     """
-    head = {} if acceptance is None else head_variables(folder / "head-site", acceptance)
-    start = plugin_site(folder / "start-site", "start_lock", start_lock.__name__)
-    path = head.get("PYTHONPATH") or _python_path()
-    return {**head, "PYTHONPATH": _joined(start, path), start_lock.VARIABLE: str(folder / "start.lock")}
-
-
-def head_variables(site: Path, acceptance: float) -> dict[str, str]:
-    """Variables that make SGLang's processes load the simulated head; `site` is a folder that is made for it."""
-    plugin_site(site, "simulated_head", simulated_head.__name__)
-    return {"PYTHONPATH": _joined(site, _python_path()), simulated_head.VARIABLE: str(acceptance)}
-
-
-def _joined(site: Path, path: str) -> str:
-    return os.pathsep.join(filter(None, (str(site), path)))
-
-
-def _python_path() -> str:
-    return environment()["PYTHONPATH"] if activate() else os.environ.get("PYTHONPATH", "")
+    variables = {start_lock.VARIABLE: str(folder / "start.lock")}
+    modules = [start_lock.__name__]
+    if acceptance is not None:
+        variables[simulated_head.VARIABLE] = str(acceptance)
+        modules.append(simulated_head.__name__)
+    return {**variables, "PYTHONPATH": plugin_path(folder, modules)}
