@@ -13,7 +13,7 @@ from itertools import count, cycle, islice
 from typing import Any
 
 from agentspec.evals.clients.client import PreparedSender, Reply
-from agentspec.evals.run.calls import Asking, closed_loop
+from agentspec.evals.run.calls import Asking, Done, closed_loop
 from agentspec.evals.workloads.task import Unit
 from agentspec.integrations.servers.server import RunningServer
 from agentspec.workflows.text_to_sql import draw_questions
@@ -125,7 +125,7 @@ class Asker:
     def ask(self, url: str, questions: Sequence[Unit], clients: int, tenant: str = "") -> Tally:
         """Asks questions at a URL. The first complete answers to a question are the expected ones from then on."""
 
-        async def work() -> list[Any]:
+        async def work() -> list[Done]:
             async with FleetSender(url, tenant) as sender:
                 return await closed_loop(sender, questions, clients, self._asking)
 

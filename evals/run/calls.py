@@ -52,7 +52,6 @@ class Counts:
 
     steps: int = 0
     drafter_steps: int = 0
-    verified_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     drafting_seconds: float = 0.0
@@ -122,7 +121,7 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
             if failed:
                 raise ServerError(f"a call to {system.label} failed while it learnt: {failed[0]}")
         before = _counted(server, system)
-        done: list[_Done] = []
+        done: list[Done] = []
         device: Counter[str] = Counter()
         seconds = cpu_seconds = wall_seconds = preempted = 0.0
         turns = cell.turns
@@ -165,7 +164,7 @@ def _check(server: Server, system: System, replies: Sequence[Reply], asking: Ask
     server.check_replay(asking.is_replay)
 
 
-def _result(cell: Cell, done: Sequence[_Done], counts: Counts, seconds: float, cpu_seconds: float) -> CellResult:
+def _result(cell: Cell, done: Sequence[Done], counts: Counts, seconds: float, cpu_seconds: float) -> CellResult:
     replies = tuple(reply for one in done for reply in one.replies)
     outcomes = [one.outcome for one in done if one.outcome]
     return CellResult(
@@ -260,7 +259,7 @@ def digest(outputs: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class Done:
     """The replies to a unit and, for a question, its outcome."""
 
     replies: tuple[Reply, ...]
@@ -269,7 +268,7 @@ class _Done:
     """0 unless the unit is a question."""
 
 
-async def _ask(server: Server, units: Sequence[Unit], clients: int, asking: Asking) -> list[_Done]:
+async def _ask(server: Server, units: Sequence[Unit], clients: int, asking: Asking) -> list[Done]:
     """The results of the units in their order, asked by `clients` clients."""
     async with AsyncExitStack() as stack:
         sender: Sender
@@ -294,22 +293,22 @@ class _Sampled:
         return await self.sender.send({**body, "sampling_params": sampling})
 
 
-async def closed_loop(sender: Sender, units: Sequence[Unit], clients: int, asking: Asking) -> list[_Done]:
+async def closed_loop(sender: Sender, units: Sequence[Unit], clients: int, asking: Asking) -> list[Done]:
     """As `_ask`, with any sender."""
     if asking.temperature > 0:
         sender = _Sampled(sender, asking.temperature)
     gate = asyncio.Semaphore(clients)
     by_name = {database.name: (database, path) for database, path in asking.databases.items()}
 
-    async def one(unit: Unit) -> _Done:
+    async def one(unit: Unit) -> Done:
         async with gate:
             if isinstance(unit, Question):
                 replies: list[Reply] = []
                 model = ChainModel(sender, asking.encode, replies.append)
                 began = time.perf_counter()
                 answer = await answer_question(model, unit, *by_name[unit.database], _CHAIN)
-                return _Done(tuple(replies), answer.outcome, time.perf_counter() - began)
-            return _Done(tuple([await sender.send(call.body) for call in unit.calls]))
+                return Done(tuple(replies), answer.outcome, time.perf_counter() - began)
+            return Done(tuple([await sender.send(call.body) for call in unit.calls]))
 
     return list(await asyncio.gather(*(one(unit) for unit in units)))
 
@@ -320,7 +319,7 @@ def _counted(server: Server, system: System) -> dict[str, Any]:
         return {}
     state = server.agentspec_state() or {}
     counters, control = state.get("counters", {}), state.get("control", {})
-    names = ("steps", "drafter_steps", "verified_tokens", "drafted_tokens", "accepted_tokens", "drafting_seconds")
+    names = ("steps", "drafter_steps", "drafted_tokens", "accepted_tokens", "drafting_seconds")
     missing = [name for name in names if name not in counters]
     if missing:
         raise ServerError(
