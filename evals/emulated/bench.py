@@ -27,7 +27,8 @@ from agentspec.evals.files import plugin_path, write_json
 from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.calls import Asking, CellResult, ask_cells
 from agentspec.evals.run.cells import Cell, plan_cells
-from agentspec.evals.systems import EAGLE3_FOLDER, OWN_ESTIMATES, System
+from agentspec.evals.systems import EAGLE3_FOLDER, OWN_ESTIMATES, System, chains, width
+from agentspec.evals.systems import SYSTEMS as SHIPPED
 from agentspec.evals.tables import aligned
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads import TASKS
@@ -43,12 +44,12 @@ BOUND = 0.1
 ACCEPT_LENGTH, STEPS = 2.5, 3
 """Of the simulated head, in chains of STEPS passes."""
 
-_HEAD = (DRAFT_MODEL, str(EAGLE3_FOLDER), "--speculative-num-steps", str(STEPS), "--speculative-eagle-topk", "1")
+_HEAD = (DRAFT_MODEL, str(EAGLE3_FOLDER), *chains(STEPS))
 SYSTEMS = {
-    "none": System("SGLang", "none"),
-    "ngram": System("SGLang + NGRAM", "NGRAM"),
-    "suffix": System("SGLang + agentspec", "AGENTSPEC"),
-    "eagle3": System("SGLang + EAGLE-3", "EAGLE3", (*_HEAD, "--speculative-num-draft-tokens", str(STEPS + 1))),
+    "none": SHIPPED["none"],
+    "ngram": SHIPPED["ngram"],
+    "suffix": SHIPPED["agentspec"],
+    "eagle3": System("SGLang + EAGLE-3", "EAGLE3", (*_HEAD, *width(STEPS + 1))),
     "hybrid": System("agentspec + EAGLE-3", "AGENTSPEC", (*_HEAD, "--agentspec-base", "EAGLE3"), OWN_ESTIMATES),
 }
 _TIMED = ("none", "ngram", "eagle3", "hybrid")

@@ -8,7 +8,7 @@ from pathlib import Path
 from agentspec.evals.files import plugin_path
 from agentspec.evals.gpu import start_lock
 from agentspec.evals.gpu.sizes import Size, head_folder
-from agentspec.evals.systems import OWN_ESTIMATES, System
+from agentspec.evals.systems import OWN_ESTIMATES, System, chains, width
 from agentspec.evals.systems import SYSTEMS as SHIPPED
 from agentspec.integrations.emulated_device.models import simulated_head
 
@@ -23,8 +23,7 @@ WIDTHS = (1, 2, 4, 8, 16, 32)
 HEAD_STEPS = 5
 """Tokens in the head's chains. They do not limit the width of the hybrid's steps."""
 
-_CHAINS = ("--speculative-num-steps", str(HEAD_STEPS), "--speculative-eagle-topk", "1")
-_OURS = ("--speculative-num-draft-tokens", str(WIDTHS[-1]))
+_CHAINS, _OURS = chains(HEAD_STEPS), width(WIDTHS[-1])
 _OUR_WIDTHS = {"AGENTSPEC_WIDTHS": ",".join(map(str, WIDTHS))}
 _SUFFIX = System("agentspec", "AGENTSPEC", _OURS, _OUR_WIDTHS)
 _HYBRID = System(
@@ -37,7 +36,7 @@ SYSTEMS = {
     "none": SHIPPED["none"],
     "ngram": SHIPPED["ngram"],
     "suffix": _SUFFIX,
-    "eagle3": System("SGLang + EAGLE-3", "EAGLE3", (*_CHAINS, "--speculative-num-draft-tokens", str(HEAD_STEPS + 1))),
+    "eagle3": System("SGLang + EAGLE-3", "EAGLE3", (*_CHAINS, *width(HEAD_STEPS + 1))),
     "hybrid": _HYBRID,
     f"suffix{WAITING}": replace(_SUFFIX, variables={**_SUFFIX.variables, **WAITS}),
     f"hybrid{WAITING}": replace(_HYBRID, variables={**_HYBRID.variables, **WAITS}),
