@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -145,14 +145,8 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
                 _check(server, system, [reply for one in done for reply in one.replies], asking)
                 after = _counted(server, system)
                 counts = Counts(**{name: after[name] - before[name] for name in after})
-                result = _result(cell, done, counts, seconds, cpu_seconds)
-                result = replace(
-                    result,
-                    outputs=None if asking.temperature > 0 else result.outputs,
-                    wall_seconds=wall_seconds,
-                    device=dict(device),
-                    preempted_seconds=preempted,
-                )
+                spent = {"seconds": seconds, "cpu_seconds": cpu_seconds, "wall_seconds": wall_seconds}
+                result = _result(cell, done, counts, asking, device=dict(device), preempted_seconds=preempted, **spent)
                 if result.exact_answers == 0.0:
                     raise ServerError(f"{system.label} gave none of the recorded answers; its figures are refused")
             yield Turn(cell=cell, tokens=sum(reply.tokens for reply in answers), seconds=took, result=result)
@@ -164,24 +158,23 @@ def _check(server: Server, system: System, replies: Sequence[Reply], asking: Ask
     server.check_replay(asking.is_replay)
 
 
-def _result(cell: Cell, done: Sequence[Done], counts: Counts, seconds: float, cpu_seconds: float) -> CellResult:
+def _result(cell: Cell, done: Sequence[Done], counts: Counts, asking: Asking, **spent: Any) -> CellResult:
+    """`spent`: the fields of CellResult that say what the cell took."""
     replies = tuple(reply for one in done for reply in one.replies)
     outcomes = [one.outcome for one in done if one.outcome]
+    is_compared = asking.temperature == 0 and not any(reply.error for reply in replies)
     return CellResult(
         cell=cell,
         replies=replies,
-        outputs=digest([reply.output for reply in one.replies] for one in done)
-        if not any(reply.error for reply in replies)
-        else None,
+        outputs=digest([reply.output for reply in one.replies] for one in done) if is_compared else None,
         counts=counts,
-        seconds=seconds,
-        cpu_seconds=cpu_seconds,
         prompt_tokens_cut=sum(
             call.prompt_tokens_cut for unit in cell.units if isinstance(unit, Conversation) for call in unit.calls
         ),
         accuracy=sum(outcome == "correct" for outcome in outcomes) / len(outcomes) if outcomes else None,
         exact_answers=exact_answers(cell.units, [one.replies for one in done]),
         task_seconds=tuple(one.seconds for one in done if one.outcome),
+        **spent,
     )
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 MODULES = (
+    "aiohttp",
     "sglang.launch_server", "sglang.srt.managers.scheduler", "sglang.srt.entrypoints.http_server",
     "sglang.srt.models.llama", "sglang.srt.models.llama_eagle3", "sglang.srt.speculative.eagle_worker_v2",
     "sglang.srt.speculative.ngram_worker", "sglang.srt.layers.attention.triton_backend",
