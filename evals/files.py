@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from agentspec.record_file import write_json
 
-__all__ = ["commit", "plugin_site", "work_folder", "write_json", "write_lines", "write_text"]
+__all__ = ["commit", "plugin_path", "work_folder", "write_json", "write_lines"]
 
 
 @contextmanager
-def work_folder(logs: Path | None, prefix: str = "agentspec-bench-") -> Iterator[tuple[Path, Path]]:
+def work_folder(logs: Path | None) -> Iterator[tuple[Path, Path]]:
     """A folder that is removed at the end, and the folder for logs: `logs` if it is given, else the first one."""
-    with tempfile.TemporaryDirectory(prefix=prefix) as text:
+    with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as text:
         folder = Path(text)
         logs = logs or folder
         logs.mkdir(parents=True, exist_ok=True)
@@ -43,16 +44,19 @@ def commit() -> str | None:
         return None
 
 
-def write_text(path: Path | None, text: str) -> None:
-    """Writes a text and a final newline to a file; None: writes nothing."""
-    if path is not None:
-        path.write_text(text + "\n", encoding="utf-8")
+def plugin_path(folder: Path, modules: Sequence[str]) -> str:
+    """PYTHONPATH with which SGLang's processes load plugins: the function `register` of each module. Their entry points are
+    made in the folder."""
+    from agentspec.integrations.sglang_cpu import activate, environment
 
-
-def plugin_site(site: Path, name: str, module: str) -> Path:
-    """Makes a folder for PYTHONPATH whose entry point makes SGLang load the function `register` of a module."""
-    info = site / f"agentspec_{name}-1.0.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: agentspec-{name.replace('_', '-')}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[sglang.srt.plugins]\nagentspec_{name} = {module}:register\n")
-    return site
+    sites = []
+    for module in modules:
+        name = module.rpartition(".")[2]
+        sites.append(folder / f"{name}-site")
+        info = sites[-1] / f"agentspec_{name}-1.0.dist-info"
+        info.mkdir(parents=True, exist_ok=True)
+        about = f"Metadata-Version: 2.1\nName: agentspec-{name.replace('_', '-')}\nVersion: 1.0\n"
+        (info / "METADATA").write_text(about)
+        (info / "entry_points.txt").write_text(f"[sglang.srt.plugins]\nagentspec_{name} = {module}:register\n")
+    kept = environment()["PYTHONPATH"] if activate() else os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join(filter(None, (*map(str, sites), kept)))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from agentspec.cli.options import listed, names, numbers
-from agentspec.errors import ConfigError
+from agentspec.errors import AgentspecError, ConfigError
+from agentspec.progress import say
 
 
 class Options:
@@ -44,6 +45,19 @@ class Options:
     def choices(self, flag: str, known: Collection[str], text: str) -> None:
         """Names with commas, which may be repeated; None if it is not given, and any name where none is known."""
         listed(self._parser, f"{flag} NAME", text, known)
+
+
+def run_program(
+    parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], words: Sequence[str] | None
+) -> int:
+    """The exit status of a program that is started by its module: what `run` gives for the arguments, or 2 with a line that
+    says what is wrong. `words`: the arguments; None: those of the process."""
+    given = parser.parse_args(words)
+    try:
+        return run(given)
+    except AgentspecError as error:
+        say(str(error))
+        return 2
 
 
 def check_names(what: str, given: Collection[str], known: Collection[str]) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import AgentspecError, ConfigError
+from agentspec.evals.options import run_program
 from agentspec.progress import Progress, say
 
 FOLDER = Path(".cache/models")
@@ -225,14 +226,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m agentspec.evals.real_models", description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="+", choices=sorted(SOURCES), help="parameters of the model")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of all models (default %(default)s)")
-    given = parser.parse_args(words)
-    try:
-        for name in given.names:
-            say(f"Qwen2.5-Coder-{name}-Instruct, by Alibaba Cloud, Apache-2.0")
-            print(fetch(name, given.out))
-    except AgentspecError as error:
-        say(str(error))
-        return 2
+    return run_program(parser, _run, words)
+
+
+def _run(given: argparse.Namespace) -> int:
+    for name in given.names:
+        say(f"Qwen2.5-Coder-{name}-Instruct, by Alibaba Cloud, Apache-2.0")
+        print(fetch(name, given.out))
     return 0
 
 

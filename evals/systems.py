@@ -12,11 +12,19 @@ STANDALONE_FOLDER = MODEL_FOLDER.with_name("tiny-sql-draft")
 EAGLE3_FOLDER = MODEL_FOLDER.with_name("tiny-sql-eagle3")
 
 # Trees of a draft model: two branches a step over four steps; the best seven nodes and the root are verified.
-_TREE = (
-    "--speculative-num-steps", "4", "--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "8",
-)  # fmt: skip
+_TREE = ("--speculative-num-steps", "4", "--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "8")
 _STANDALONE = ("--speculative-draft-model-path", str(STANDALONE_FOLDER))
 _EAGLE3 = ("--speculative-draft-model-path", str(EAGLE3_FOLDER))
+
+
+def chains(steps: int) -> tuple[str, ...]:
+    """Arguments of a draft model that drafts chains of this number of tokens."""
+    return ("--speculative-num-steps", str(steps), "--speculative-eagle-topk", "1")
+
+
+def width(tokens: int) -> tuple[str, ...]:
+    """Arguments for verifying at most this number of tokens of a row in a step."""
+    return ("--speculative-num-draft-tokens", str(tokens))
 
 
 @dataclass(frozen=True)
@@ -61,10 +69,7 @@ def fixed_length(length: int) -> System:
 
 
 WIDER_NGRAM = {
-    f"ngram-{tokens}": System(
-        f"SGLang + NGRAM, {tokens} tokens", "NGRAM", ("--speculative-num-draft-tokens", str(tokens))
-    )
-    for tokens in (32, 64)
+    f"ngram-{tokens}": System(f"SGLang + NGRAM, {tokens} tokens", "NGRAM", width(tokens)) for tokens in (32, 64)
 }
 
 # A draft model's chains by number of passes; comparisons are with the best of them.
@@ -72,13 +77,10 @@ STANDALONE_CHAINS = {
     f"standalone-{steps}": System(
         f"SGLang + STANDALONE, {steps} steps",
         "STANDALONE",
-        (
-            *_STANDALONE, "--speculative-num-steps", str(steps), "--speculative-eagle-topk", "1",
-            "--speculative-num-draft-tokens", str(steps + 1),
-        ),
+        (*_STANDALONE, *chains(steps), *width(steps + 1)),
     )
     for steps in (3, 5, 7)
-}  # fmt: skip
+}
 
 # The shipped head's own probabilities predict acceptance as well as its acceptance head does.
 OWN_ESTIMATES = {"AGENTSPEC_ACCEPTANCE_HEAD": "none"}
@@ -90,15 +92,9 @@ def hybrid_with(head: tuple[str, ...], label: str, **settings: str) -> System:
     return System(label, "AGENTSPEC", head, {**OWN_ESTIMATES, **variables})
 
 
-def _hybrid(label: str, **settings: str) -> System:
-    return hybrid_with(_EAGLE3, label, **settings)
-
-
-# Suffix drafts and those of a draft model in one batch, by the rule that chooses between them.
+# Suffix drafts and those of a draft model in one batch.
 HYBRIDS = {
-    "hybrid": _hybrid("agentspec + EAGLE-3"),
-    "hybrid-score": _hybrid("agentspec + EAGLE-3, SCORE > tau", baseline="suffixdecoding"),
-    "hybrid-match-length": _hybrid("agentspec + EAGLE-3, match length", baseline="match-length"),
+    "hybrid": hybrid_with(_EAGLE3, "agentspec + EAGLE-3"),
     "hybrid-standalone": System("agentspec + STANDALONE", "AGENTSPEC", _STANDALONE),
 }
 
@@ -127,8 +123,8 @@ RIVAL_CONTROLLERS = {
 
 def _model_alone(drafter: tuple[str, ...], label: str, steps: int, **variables: str) -> System:
     """Chains of a draft model in every step, and no suffix drafts. All of them are verified."""
-    words = ("--speculative-num-steps", str(steps), "--speculative-eagle-topk", "1", "--agentspec-tau", "inf")
-    arguments = (*drafter, *words, "--agentspec-min-token-prob", "0", "--agentspec-baseline", "fixed")
+    words = ("--agentspec-tau", "inf", "--agentspec-min-token-prob", "0", "--agentspec-baseline", "fixed")
+    arguments = (*drafter, *chains(steps), *words)
     return System(label, "AGENTSPEC", arguments, variables)
 
 

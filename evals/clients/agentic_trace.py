@@ -15,10 +15,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from agentspec.analysis.logs.calls import LoggedCall
-from agentspec.errors import AgentspecError, ConfigError
+from agentspec.errors import ConfigError
 from agentspec.evals.clients.replay_requests import recorded_sessions
-from agentspec.evals.options import Options
-from agentspec.progress import say
+from agentspec.evals.options import Options, run_program
 
 Turn = dict[str, list[dict[str, str]]]
 
@@ -30,15 +29,14 @@ def main(words: Sequence[str] | None = None) -> int:
     options = Options(parser)
     options.add("logs", nargs="+", type=Path, metavar="LOG", help="files of any format that `agentspec report` reads")
     options.file("--out", "write the data set to FILE", Path("agentic-trace.json"))
-    given = parser.parse_args(words)
-    try:
-        sessions = recorded_sessions(given.logs)
-        found = list(filter(None, map(turns_of, sessions.values())))
-        if not found:
-            raise ConfigError(f"no session with prompts in {', '.join(map(str, given.logs))}")
-    except AgentspecError as error:
-        say(str(error))
-        return 2
+    return run_program(parser, _run, words)
+
+
+def _run(given: argparse.Namespace) -> int:
+    sessions = recorded_sessions(given.logs)
+    found = list(filter(None, map(turns_of, sessions.values())))
+    if not found:
+        raise ConfigError(f"no session with prompts in {', '.join(map(str, given.logs))}")
     given.out.write_text(json.dumps({"metadata": {}, "conversations": found}) + "\n", encoding="utf-8")
     num_turns, num_calls = sum(map(len, found)), sum(map(len, sessions.values()))
     print(f"{given.out}: {len(found)} conversations, {num_turns} turns of {num_calls} calls")

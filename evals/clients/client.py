@@ -130,10 +130,11 @@ class PreparedSender(Client):
     Args:
         url: Of the server.
         bodies: All bodies that will be sent, each for POST to /generate.
+        seconds: Time limit of each answer.
     """
 
-    def __init__(self, url: str, bodies: Iterable[Mapping[str, Any]]) -> None:
-        super().__init__(url)
+    def __init__(self, url: str, bodies: Iterable[Mapping[str, Any]], *, seconds: float = CALL_SECONDS) -> None:
+        super().__init__(url, seconds=seconds)
         # By identity of the body, because hashing its tokens would be work again.
         self._encoded = {id(body): json.dumps(body).encode() for body in bodies}
 

@@ -19,24 +19,24 @@ from typing import Any
 
 from agentspec.environment import describe, without_folders
 from agentspec.errors import AgentspecError, ConfigError
-from agentspec.evals.emulated.forward_timer import TimedForward, read_times, site_variables
+from agentspec.evals.emulated import forward_timer
+from agentspec.evals.emulated.forward_timer import TimedForward, read_times
 from agentspec.evals.emulated.servers import CLOCK, DRAFT_MODEL, bind, release
 from agentspec.evals.emulated.step_time_fit import Fit, fit_report, fitted
-from agentspec.evals.files import write_json
-from agentspec.evals.gpu.servers import head_variables
+from agentspec.evals.files import plugin_path, write_json
 from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.calls import Asking, CellResult, ask_cells
 from agentspec.evals.run.cells import Cell, plan_cells
-from agentspec.evals.systems import EAGLE3_FOLDER, OWN_ESTIMATES, System
+from agentspec.evals.systems import EAGLE3_FOLDER, OWN_ESTIMATES, System, chains, width
+from agentspec.evals.systems import SYSTEMS as SHIPPED
 from agentspec.evals.tables import aligned
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads import TASKS
 from agentspec.evals.workloads.task import TaskInputs
-from agentspec.integrations.emulated_device.models.simulated_head import acceptance_for
+from agentspec.integrations.emulated_device.models import simulated_head
 from agentspec.integrations.emulated_device.models.step_times import StepTimes
 from agentspec.integrations.emulated_device.setting import CLOCK_VARIABLE
 from agentspec.integrations.servers.server import REPLAYED, Server
-from agentspec.integrations.sglang_cpu import activate, environment
 from agentspec.progress import say, waiting
 
 BOUND = 0.1
@@ -44,12 +44,12 @@ BOUND = 0.1
 ACCEPT_LENGTH, STEPS = 2.5, 3
 """Of the simulated head, in chains of STEPS passes."""
 
-_HEAD = (DRAFT_MODEL, str(EAGLE3_FOLDER), "--speculative-num-steps", str(STEPS), "--speculative-eagle-topk", "1")
+_HEAD = (DRAFT_MODEL, str(EAGLE3_FOLDER), *chains(STEPS))
 SYSTEMS = {
-    "none": System("SGLang", "none"),
-    "ngram": System("SGLang + NGRAM", "NGRAM"),
-    "suffix": System("SGLang + agentspec", "AGENTSPEC"),
-    "eagle3": System("SGLang + EAGLE-3", "EAGLE3", (*_HEAD, "--speculative-num-draft-tokens", str(STEPS + 1))),
+    "none": SHIPPED["none"],
+    "ngram": SHIPPED["ngram"],
+    "suffix": SHIPPED["agentspec"],
+    "eagle3": System("SGLang + EAGLE-3", "EAGLE3", (*_HEAD, *width(STEPS + 1))),
     "hybrid": System("agentspec + EAGLE-3", "AGENTSPEC", (*_HEAD, "--agentspec-base", "EAGLE3"), OWN_ESTIMATES),
 }
 _TIMED = ("none", "ngram", "eagle3", "hybrid")
@@ -150,18 +150,18 @@ class Servers:
         # Both kinds of servers must have the same schedule.
         variables = {"OMP_NUM_THREADS": "1", "SGLANG_CPU_OVERLAP": "on"}
         variables |= {**REPLAYED, **system.variables}
+        plugins = []
+        if is_timed:
+            variables[forward_timer.VARIABLE] = str(self.times_file(name))
+            plugins.append(forward_timer.__name__)
         if system.has_drafter:
-            head = head_variables(self._folder / "head-site", acceptance_for(ACCEPT_LENGTH, STEPS))
-            if emulate is not None:
-                # The emulated device simulates the head itself.
-                head.pop("PYTHONPATH")
-            variables |= head
+            variables[simulated_head.VARIABLE] = str(simulated_head.acceptance_for(ACCEPT_LENGTH, STEPS))
+            # The emulated device simulates the head itself.
+            plugins += [simulated_head.__name__] if emulate is None else []
         if emulate is not None:
             variables[CLOCK_VARIABLE] = CLOCK
-        if is_timed:
-            kept = environment()["PYTHONPATH"] if activate() else ""
-            python_path = variables.get("PYTHONPATH", kept)
-            variables |= site_variables(self._folder / "timer-site", self.times_file(name), python_path)
+        if plugins:
+            variables["PYTHONPATH"] = plugin_path(self._folder, plugins)
         release()
         kind = "timed" if is_timed else "emulated" if emulate else "real"
         return Server(
@@ -267,7 +267,7 @@ def table(rows: Sequence[Mapping[str, Any]], fits: Sequence[Mapping[str, Any]]) 
 
 def _ask(server: Server, system: System, cells: Sequence[Cell], *, is_emulated: bool) -> dict[int, CellResult]:
     """The results by number of clients."""
-    asking = Asking(databases={}, encode=lambda _: [], is_replay=True, is_emulated=is_emulated)
+    asking = Asking(is_replay=True, is_emulated=is_emulated)
     found = {}
     for turn in ask_cells(server, system, cells, asking):
         if turn.result is not None:

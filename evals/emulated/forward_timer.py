@@ -36,22 +36,6 @@ class TimedForward:
     seconds: float
 
 
-def site_variables(site: Path, file: Path, python_path: str) -> dict[str, str]:
-    """Variables that make SGLang's processes load the plugin.
-
-    Args:
-        site: A folder that is made for the entry point.
-        file: Gets the times.
-        python_path: PYTHONPATH without the plugin.
-    """
-    # Not at import, because SGLang's processes import this module too and need none of it.
-    from agentspec.evals.files import plugin_site
-
-    plugin_site(site, "forward_timer", __name__)
-    paths = [str(site), *(path for path in python_path.split(os.pathsep) if path)]
-    return {"PYTHONPATH": os.pathsep.join(paths), VARIABLE: str(file)}
-
-
 def read_times(file: Path) -> list[TimedForward]:
     """The forwards of a file in order, up to a line that was cut off."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []

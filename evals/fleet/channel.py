@@ -18,16 +18,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentspec.environment import describe
-from agentspec.errors import AgentspecError, ServerError
+from agentspec.errors import ServerError
 from agentspec.evals.clients.client import Reply
 from agentspec.evals.files import work_folder, write_json
 from agentspec.evals.fleet.work import FleetSender
-from agentspec.evals.options import Options
+from agentspec.evals.options import Options, run_program
 from agentspec.evals.sql_databases import link_prompts
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.prompts import served_tokenizer
 from agentspec.integrations.servers.server import Server
-from agentspec.progress import say
 
 # Name -> (--agentspec-namespace-from, whether each tenant sends an extra_key of its own).
 SETTINGS = {"default": ("auto", False), "extra_key": ("auto", True), "none": ("none", True)}
@@ -44,23 +43,22 @@ def main(words: Sequence[str] | None = None) -> int:
     options.number("--seed", 0, "seed of the questions and their order")
     options.file("--json", "write the figures to FILE")
     options.folder("--logs", "keep the servers' logs in FOLDER")
-    args = parser.parse_args(words)
+    return run_program(parser, _run, words)
+
+
+def _run(args: argparse.Namespace) -> int:
     rows = []
     encode = served_tokenizer(MODEL_FOLDER).encode
-    try:
-        with work_folder(args.logs) as (_, logs):
-            for source in dict.fromkeys(source for source, _ in SETTINGS.values()):
-                arguments = ("--agentspec-namespace-from", source)
-                log = logs / f"channel-{source}.log"
-                with Server(MODEL_FOLDER, "AGENTSPEC", log=log, arguments=arguments, start_seconds=1200.0) as server:
-                    for name in [name for name, (of, _) in SETTINGS.items() if of == source]:
-                        server.flush()
-                        prompts = link_prompts(args.questions, args.seed)
-                        rows.append(_row(name, server.url, [encode(text).tolist() for text in prompts], args.seed))
-                        print("  ".join(f"{key}={value}" for key, value in rows[-1].items()), flush=True)
-    except AgentspecError as error:
-        say(str(error))
-        return 2
+    prompts = [encode(text).tolist() for text in link_prompts(args.questions, args.seed)]
+    with work_folder(args.logs) as (_, logs):
+        for source in dict.fromkeys(source for source, _ in SETTINGS.values()):
+            arguments = ("--agentspec-namespace-from", source)
+            log = logs / f"channel-{source}.log"
+            with Server(MODEL_FOLDER, "AGENTSPEC", log=log, arguments=arguments, start_seconds=1200.0) as server:
+                for name in [name for name, (of, _) in SETTINGS.items() if of == source]:
+                    server.flush()
+                    rows.append(_row(name, server.url, prompts, args.seed))
+                    print("  ".join(f"{key}={value}" for key, value in rows[-1].items()), flush=True)
     write_json(args.json, {**describe(("agentspec", "sglang")), "rows": rows})
     told = next(row for row in rows if row["setting"] == "extra_key")
     return int(told["by_steps"] > _LATENCY_TELLS or told["by_latency"] > _LATENCY_TELLS)

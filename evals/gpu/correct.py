@@ -24,7 +24,7 @@ from agentspec.errors import AgentspecError
 from agentspec.evals.chi_square import p_value
 from agentspec.evals.gpu.records import Record
 from agentspec.evals.gpu.run import Run
-from agentspec.evals.gpu.servers import CPU_BACKEND, START_SECONDS, WAITING, WAITS, device_arguments, plugin_variables
+from agentspec.evals.gpu.servers import START_SECONDS, WAITING, WAITS, device_arguments, plugin_variables
 from agentspec.evals.parity.servers import CHANGING, UNITED
 from agentspec.evals.sql_databases import link_prompts, render
 from agentspec.evals.systems import SYSTEMS, System
@@ -134,7 +134,7 @@ def _compare_greedy(run: Run, servers: Mapping[str, Server]) -> list[Record]:
     records = []
     for system, server in servers.items():
         run.check_time()
-        facts = {"part": "parity", "dtype": "float32", "system": system, "backend": _backend(run)}
+        facts = {"part": "parity", "dtype": "float32", "system": system, "backend": run.backend}
         answers = [*_greedy(server, asked, 1), *_greedy(server, asked, 16)]
         differing = [pair for pair in zip(answers, [*expected, *expected], strict=True) if pair[0] != pair[1]]
         drafted = _drafted(server, system)
@@ -169,7 +169,7 @@ def _compare_sampled(run: Run, servers: Mapping[str, Server]) -> list[Record]:
             {
                 "part": "sampling",
                 "system": system,
-                "backend": _backend(run),
+                "backend": run.backend,
                 "temperature": TEMPERATURE,
                 "draws": number * len(asked),
                 "p_values": values,
@@ -196,7 +196,7 @@ def _servers(run: Run) -> list[Server]:
                 *("--skip-server-warmup", "--grammar-backend", "none", "--dtype", "float32"),
                 "--disable-prefill-cuda-graph",
                 *system.arguments,
-                *device_arguments(_backend(run), 16),
+                *device_arguments(run.backend, 16),
             ],
             environment={
                 **system.variables,
@@ -204,7 +204,7 @@ def _servers(run: Run) -> list[Server]:
                 **_caches(run),
                 **plugin_variables(run.logs),
             },
-            start_seconds=START_SECONDS[_backend(run)],
+            start_seconds=START_SECONDS[run.backend],
         )
         for label, system in _CHECKED.items()
     ]
@@ -213,10 +213,6 @@ def _servers(run: Run) -> list[Server]:
 def _caches(run: Run) -> dict[str, str]:
     """Kernels compiled for exact float32 are kept apart: Triton does not tell them from others."""
     return {"TRITON_CACHE_DIR": str(run.data.parent / "triton-ieee")}
-
-
-def _backend(run: Run) -> str:
-    return CPU_BACKEND if run.on_cpu else run.trip.backend
 
 
 def _greedy(server: Server, texts: Sequence[str], clients: int) -> list[list[int]]:

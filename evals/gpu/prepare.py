@@ -2,12 +2,11 @@
 
 site/    for PYTHONPATH: SGLang and its packages, agentspec built for the host's Python
 jit/     SGLang's kernels that it would compile with nvcc at first use, for TVM_FFI_CACHE_DIR
-data/    models/SIZE, models/SIZE-eagle3, work-SIZE.npz
+data/    models/SIZE, models/SIZE-eagle3, work-SIZE.json
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import tempfile
@@ -15,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from agentspec.analysis.replay.tokenizer import load_tokenizer
 from agentspec.errors import ConfigError
 from agentspec.evals.emulated.hollow_models import npm_tokenizer
 from agentspec.evals.gpu.site import add_profiler, compile_kernels, make_site, replica_environment
 from agentspec.evals.gpu.sizes import SIZES, Size, model_folder, write_model
 from agentspec.evals.gpu.work import TRACES, Trace, make_cells, save_cells
+from agentspec.evals.workloads.prompts import served_tokenizer
 from agentspec.progress import say
 
 CARRIED_BYTES = 60 << 20
@@ -131,11 +130,8 @@ def prepare_dry(traces: Path, data: Path) -> None:
 def _write_cells(
     size: Size, traces: Path, data: Path, *, clients: Sequence[int], repetitions: int, wanted: dict[str, Trace] = TRACES
 ) -> None:
-    """Writes `work-SIZE.npz` to `data`, which has the model."""
-    folder = model_folder(size, data)
-    tokenizer = load_tokenizer(folder / "tokenizer.json")
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    ends = config["eos_token_id"]
+    """Writes `work-SIZE.json` to `data`, which has the model."""
+    tokenizer = served_tokenizer(model_folder(size, data))
     cells = []
     for name, of in wanted.items():
         some = [number for number in clients if not (name == "swe" and number > 16)]
@@ -149,7 +145,5 @@ def _write_cells(
             max_prompt_tokens=size.max_prompt_tokens,
             max_answer_tokens=size.max_answer_tokens,
             seed=_SEED,
-            vocab_size=config["vocab_size"],
-            end=ends[0] if isinstance(ends, list) else ends,
         )
-    save_cells(data / f"work-{size.name}.npz", cells)
+    save_cells(data / f"work-{size.name}.json", cells)

@@ -5,19 +5,21 @@ Every record says that answers were forced and, for systems with a head, that it
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from agentspec.errors import ServerError
+from agentspec.evals.clients.client import PreparedSender, Reply
 from agentspec.evals.gpu.records import Record
 from agentspec.evals.gpu.run import Run
-from agentspec.evals.gpu.servers import CPU_BACKEND, HEAD_STEPS, algorithm, has_head, replay_server
-from agentspec.evals.gpu.work import Cell, RecordedCall, Session, load_cells
-from agentspec.integrations.servers.server import RunningServer, Server
+from agentspec.evals.gpu.servers import HEAD_STEPS, START_SECONDS, SYSTEMS, arguments, has_head, plugin_variables
+from agentspec.evals.gpu.sizes import model_folder
+from agentspec.evals.gpu.work import Cell, load_cells
+from agentspec.evals.run.calls import Asking, Done, closed_loop
+from agentspec.integrations.servers.server import REPLAYED, RunningServer, Server
 from agentspec.progress import say
 
 FORCED = (
@@ -25,6 +27,8 @@ FORCED = (
     "the model's"
 )
 _WARM_CLIENTS = 16
+_CALL_SECONDS = 300.0
+"""A server that takes longer for an answer hangs."""
 
 
 class Servers:
@@ -45,7 +49,7 @@ class Servers:
             else:
                 self.alive[system] = server
                 run.results.add({**facts(run, system), "start_seconds": round(server.start_seconds, 1)})
-        self.cells = load_cells(run.data / f"work-{run.size.name}.npz")
+        self.cells = load_cells(run.data / f"work-{run.size.name}.json")
         self._warm()
 
     def replay(self, run: Run) -> None:
@@ -59,7 +63,7 @@ class Servers:
             self._replay(run)
         finally:
             for system, server in self.alive.items():
-                if algorithm(system) == "AGENTSPEC":
+                if SYSTEMS[system].is_ours:
                     run.results.add({"part": "state", "system": system, **_told(server)})
 
     def _replay(self, run: Run) -> None:
@@ -88,8 +92,8 @@ class Servers:
             try:
                 for cell in self.cells:
                     if not cell.clients:
-                        _ask(server, cell, _WARM_CLIENTS)
-            except OSError as error:
+                        _answers(server, cell, _WARM_CLIENTS)
+            except ServerError as error:
                 self._failed(system, {}, str(error))
 
     def _failed(self, system: str, at: Record, error: str) -> None:
@@ -101,53 +105,57 @@ class Servers:
 
 def replay_servers(run: Run, systems: Sequence[str]) -> list[Server]:
     """Servers of the systems that write recorded answers; not started yet."""
-    return [
-        replay_server(
-            system,
-            run.size,
-            run.data,
-            backend=_backend(run),
-            max_running=max(run.clients),
-            head_acceptance=run.head_acceptance,
-            log=run.logs / f"{run.size.name}-{system}.log",
-            extra=[
-                *(["--disable-prefill-cuda-graph"] if run.eager_prefill else []),
-                # An idle scheduler would poll, and slow down another one on the same physical core. SGLang 0.5.23 has no such
-                # option any more.
-                *([] if run.on_cpu else ["--sleep-on-idle"]),
-            ],
-        )
-        for system in systems
-    ]
+    return [_replay_server(run, name) for name in systems]
+
+
+def _replay_server(run: Run, name: str) -> Server:
+    system = SYSTEMS[name]
+    words = arguments(system, run.size, run.data, backend=run.backend, max_running=max(run.clients))
+    if run.eager_prefill:
+        words.append("--disable-prefill-cuda-graph")
+    if not run.on_cpu:
+        # An idle scheduler would poll, and slow down another one on the same physical core. SGLang 0.5.23 has no such option
+        # any more.
+        words.append("--sleep-on-idle")
+    plugins = plugin_variables(run.logs, run.head_acceptance if has_head(system) else None)
+    return Server(
+        model_folder(run.size, run.data),
+        system.algorithm,
+        log=run.logs / f"{run.size.name}-{name}.log",
+        arguments=words,
+        environment={**system.variables, **plugins, **REPLAYED},
+        start_seconds=START_SECONDS[run.backend],
+    )
 
 
 def measure(server: RunningServer, cell: Cell, system: str) -> Record:
     """The figures of one cell.
 
     Raises:
-        ServerError: Answers are not the recorded ones, agentspec is not active, or nothing was speculated.
-        OSError: The server refused a call or is gone.
+        ServerError: A call failed, answers are not the recorded ones, agentspec is not active, or nothing was speculated.
+        OSError: The server is gone.
     """
-    is_ours = algorithm(system) == "AGENTSPEC"
+    is_ours = SYSTEMS[system].is_ours
     before = _state(server) if is_ours else {}
-    answers, seconds = _ask(server, cell, cell.clients)
+    answers = _answers(server, cell, cell.clients)
+    seconds = max(answer.ended for answer in answers) - min(answer.began for answer in answers)
     after = _state(server) if is_ours else {}
-    calls = [call for session in cell.sessions for call in session]
-    wrong = 0
-    for call, answer in zip(calls, answers, strict=True):
-        output, expected = answer.output, call.answer.tolist()
-        # The token that ends the turn may follow the recorded ones.
-        wrong += output[: len(expected)] != expected or len(output) > len(expected) + 1
+    calls = [call for session in cell.sessions for call in session.calls]
+    # The token that ends the turn may follow the recorded ones.
+    wrong = sum(
+        answer.output[: len(call.answer)] != call.answer or answer.tokens > len(call.answer) + 1
+        for call, answer in zip(calls, answers, strict=True)
+    )
     if wrong:
         raise ServerError(
             f"all answers must be the recorded ones, but {wrong} of {len(answers)} are not; is the server replaying?"
         )
-    tokens = sum(len(answer.output) for answer in answers)
-    steps = sum(answer.verify_steps for answer in answers)
+    tokens = sum(answer.tokens for answer in answers)
+    steps = sum(answer.steps for answer in answers)
     if system != "none" and (not steps or (is_ours and not after["counters"]["drafted_tokens"])):
         raise ServerError(f"the server at {server.url} must speculate, but drafted nothing; see its log")
     latencies = np.array([answer.seconds for answer in answers])
-    prompts = sum(len(call.prompt) for call in calls)
+    prompts = sum(answer.prompt_tokens for answer in answers)
     return {
         "calls": len(answers),
         "tokens": tokens,
@@ -163,35 +171,19 @@ def measure(server: RunningServer, cell: Cell, system: str) -> Record:
     }
 
 
-class _Answered(NamedTuple):
-    seconds: float
-    cached_tokens: int
-    output: list[int]
-    verify_steps: int
-    """0 if the server does not verify."""
+def _answers(server: RunningServer, cell: Cell, clients: int) -> list[Reply]:
+    """In the order of the sessions. Raises ServerError if a call failed."""
 
+    async def asked() -> list[Done]:
+        bodies = [call.body for session in cell.sessions for call in session.calls]
+        async with PreparedSender(server.url, bodies, seconds=_CALL_SECONDS) as sender:
+            return await closed_loop(sender, cell.sessions, clients, Asking(is_replay=True))
 
-def _ask(server: RunningServer, cell: Cell, clients: int) -> tuple[list[_Answered], float]:
-    """The answers in the order of the sessions, and the seconds until the last. A client asks one session at a time."""
-
-    def session(calls: Session) -> list[_Answered]:
-        return [_answered(server, call) for call in calls]
-
-    with ThreadPoolExecutor(clients) as pool:
-        began = time.perf_counter()
-        answers = list(pool.map(session, cell.sessions))
-        seconds = time.perf_counter() - began
-    return [answer for some in answers for answer in some], seconds
-
-
-def _answered(server: RunningServer, call: RecordedCall) -> _Answered:
-    body = call.body()
-    began = time.perf_counter()
-    reply = server.post("/generate", body)
-    seconds, meta = time.perf_counter() - began, reply["meta_info"]
-    return _Answered(
-        seconds, int(meta.get("cached_tokens", 0)), reply["output_ids"], int(meta.get("spec_verify_ct", 0))
-    )
+    replies = [reply for done in asyncio.run(asked()) for reply in done.replies]
+    failed = [reply.error for reply in replies if reply.error]
+    if failed:
+        raise ServerError(f"{len(failed)} of {len(replies)} calls failed, the first: {failed[0]}")
+    return replies
 
 
 def _state(server: RunningServer) -> dict[str, Any]:
@@ -243,12 +235,8 @@ def facts(run: Run, system: str) -> Record:
     return {
         "part": "replay",
         "size": run.size.name,
-        "backend": _backend(run),
+        "backend": run.backend,
         "system": system,
         "note": FORCED if run.size.is_random else "answers are recorded ones, forced token by token; the small model",
-        **({"head": head} if has_head(system) else {}),
+        **({"head": head} if has_head(SYSTEMS[system]) else {}),
     }
-
-
-def _backend(run: Run) -> str:
-    return CPU_BACKEND if run.on_cpu else run.trip.backend

@@ -12,6 +12,7 @@ from pathlib import Path
 from agentspec.environment import without_folders
 from agentspec.errors import AgentspecError
 from agentspec.evals.gpu.records import Results
+from agentspec.evals.gpu.servers import CPU_BACKEND
 from agentspec.evals.gpu.sizes import SIZES, Size
 from agentspec.evals.gpu.trips import Trip
 from agentspec.integrations.servers.server import Server
@@ -45,6 +46,11 @@ class Run:
     @property
     def size(self) -> Size:
         return SIZES["tiny" if self.on_cpu else self.trip.size]
+
+    @property
+    def backend(self) -> str:
+        """Of attention."""
+        return CPU_BACKEND if self.on_cpu else self.trip.backend
 
     @property
     def clients(self) -> tuple[int, ...]:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from agentspec.errors import ConfigError
-from agentspec.evals.files import plugin_site
+from agentspec.evals.files import plugin_path
 from agentspec.evals.gpu import start_lock
-from agentspec.evals.gpu.sizes import Size, head_folder, model_folder
-from agentspec.evals.systems import OWN_ESTIMATES
+from agentspec.evals.gpu.sizes import Size, head_folder
+from agentspec.evals.systems import OWN_ESTIMATES, System, chains, width
+from agentspec.evals.systems import SYSTEMS as SHIPPED
 from agentspec.integrations.emulated_device.models import simulated_head
-from agentspec.integrations.servers.server import REPLAYED, Server
-from agentspec.integrations.sglang_cpu import activate, environment
 
-SYSTEMS = ("none", "ngram", "suffix", "eagle3", "hybrid")
 WAITING = "-wait"
 """Ends the name of one of our systems whose steps wait for the results of the step before, instead of stream order."""
 WAITS = {"AGENTSPEC_STREAM_ORDER": "off"}
@@ -26,9 +22,26 @@ WIDTHS = (1, 2, 4, 8, 16, 32)
 """Widths of agentspec's steps, each with captured graphs."""
 HEAD_STEPS = 5
 """Tokens in the head's chains. They do not limit the width of the hybrid's steps."""
-WITH_HEAD = ("eagle3", "hybrid")
 
-_ALGORITHMS = {"none": "none", "ngram": "NGRAM", "suffix": "AGENTSPEC", "eagle3": "EAGLE3", "hybrid": "AGENTSPEC"}
+_CHAINS, _OURS = chains(HEAD_STEPS), width(WIDTHS[-1])
+_OUR_WIDTHS = {"AGENTSPEC_WIDTHS": ",".join(map(str, WIDTHS))}
+_SUFFIX = System("agentspec", "AGENTSPEC", _OURS, _OUR_WIDTHS)
+_HYBRID = System(
+    "agentspec + EAGLE-3",
+    "AGENTSPEC",
+    (*_OURS, *_CHAINS, "--agentspec-base", "EAGLE3"),
+    {**_OUR_WIDTHS, **OWN_ESTIMATES},
+)
+SYSTEMS = {
+    "none": SHIPPED["none"],
+    "ngram": SHIPPED["ngram"],
+    "suffix": _SUFFIX,
+    "eagle3": System("SGLang + EAGLE-3", "EAGLE3", (*_CHAINS, *width(HEAD_STEPS + 1))),
+    "hybrid": _HYBRID,
+    f"suffix{WAITING}": replace(_SUFFIX, variables={**_SUFFIX.variables, **WAITS}),
+    f"hybrid{WAITING}": replace(_HYBRID, variables={**_HYBRID.variables, **WAITS}),
+}
+
 START_SECONDS = {CPU_BACKEND: 600.0, "triton": 220.0}
 """After this a server that has not answered is given up, by backend."""
 _GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64)
@@ -37,18 +50,12 @@ _PREFILL_TOKENS = (64, 256, 1024)
 and agents' short prompts take longer than on a server with SGLang's defaults."""
 
 
-def algorithm(system: str) -> str:
-    """Its --speculative-algorithm.
-
-    Raises:
-        ConfigError: There is no such system.
-    """
-    if _plain(system) not in _ALGORITHMS:
-        raise ConfigError(f"systems are {', '.join(SYSTEMS)}, got {system!r}")
-    return _ALGORITHMS[_plain(system)]
+def has_head(system: System) -> bool:
+    """Whether it has an EAGLE-3 head."""
+    return "--speculative-num-steps" in system.arguments
 
 
-def arguments(system: str, size: Size, data: Path, *, backend: str, max_running: int) -> list[str]:
+def arguments(system: System, size: Size, data: Path, *, backend: str, max_running: int) -> list[str]:
     """The arguments of SGLang besides model and algorithm.
 
     Args:
@@ -58,7 +65,6 @@ def arguments(system: str, size: Size, data: Path, *, backend: str, max_running:
         backend: Of attention, one of BACKENDS or CPU_BACKEND.
         max_running: Greatest number of requests in a batch.
     """
-    system = _plain(system)
     words = [
         *("--context-length", str(size.context_length), "--max-running-requests", str(max_running)),
         *("--skip-server-warmup", "--grammar-backend", "none", "--random-seed", "1"),
@@ -70,38 +76,9 @@ def arguments(system: str, size: Size, data: Path, *, backend: str, max_running:
         words += ["--cuda-graph-bs-prefill", *map(str, _PREFILL_TOKENS)]
     else:
         words += ["--disable-prefill-cuda-graph"]
-    words += device_arguments(backend, max_running)
-    if system in ("suffix", "hybrid"):
-        words += ["--speculative-num-draft-tokens", str(WIDTHS[-1])]
-    if system in WITH_HEAD:
+    if has_head(system):
         words += ["--speculative-draft-model-path", str(head_folder(size, data))]
-        words += ["--speculative-num-steps", str(HEAD_STEPS), "--speculative-eagle-topk", "1"]
-    if system == "eagle3":
-        words += ["--speculative-num-draft-tokens", str(HEAD_STEPS + 1)]
-    if system == "hybrid":
-        words += ["--agentspec-base", "EAGLE3"]
-    return words
-
-
-def has_head(system: str) -> bool:
-    """Whether it has an EAGLE-3 head."""
-    return _plain(system) in WITH_HEAD
-
-
-def variables(system: str) -> dict[str, str]:
-    """The environment variables of a system's server, besides those of `replay_server`."""
-    plain = _plain(system)
-    if plain not in ("suffix", "hybrid"):
-        return {}
-    return {
-        "AGENTSPEC_WIDTHS": ",".join(map(str, WIDTHS)),
-        **(OWN_ESTIMATES if plain == "hybrid" else {}),
-        **({} if plain == system else WAITS),
-    }
-
-
-def _plain(system: str) -> str:
-    return system.removesuffix(WAITING)
+    return [*words, *device_arguments(backend, max_running), *system.arguments]
 
 
 def device_arguments(backend: str, max_running: int) -> list[str]:
@@ -119,41 +96,6 @@ def device_arguments(backend: str, max_running: int) -> list[str]:
     ]
 
 
-def replay_server(
-    system: str,
-    size: Size,
-    data: Path,
-    *,
-    backend: str,
-    max_running: int,
-    head_acceptance: float,
-    log: Path,
-    extra: Sequence[str] = (),
-) -> Server:
-    """A server of a system that writes the answers in the requests; not started yet.
-
-    Args:
-        system: One of SYSTEMS.
-        size: Of the model.
-        data: The folder that prepare made.
-        backend: Of attention.
-        max_running: Greatest number of requests in a batch.
-        head_acceptance: Probability with which a token of the simulated head is right.
-        log: Gets what the server prints.
-        extra: Further arguments.
-    """
-    words = arguments(system, size, data, backend=backend, max_running=max_running)
-    plugins = plugin_variables(log.parent, head_acceptance if has_head(system) else None)
-    return Server(
-        model_folder(size, data),
-        algorithm(system),
-        log=log,
-        arguments=[*words, *extra],
-        environment={**variables(system), **plugins, **REPLAYED},
-        start_seconds=START_SECONDS[backend],
-    )
-
-
 def plugin_variables(folder: Path, acceptance: float | None = None) -> dict[str, str]:
     """Variables that make SGLang's processes load the plugins of a run.
 
@@ -161,21 +103,9 @@ def plugin_variables(folder: Path, acceptance: float | None = None) -> dict[str,
         folder: Gets the plugins' entry points.
         acceptance: Of the simulated head; None: without it.
     """
-    head = {} if acceptance is None else head_variables(folder / "head-site", acceptance)
-    start = plugin_site(folder / "start-site", "start_lock", start_lock.__name__)
-    path = head.get("PYTHONPATH") or _python_path()
-    return {**head, "PYTHONPATH": _joined(start, path), start_lock.VARIABLE: str(folder / "start.lock")}
-
-
-def head_variables(site: Path, acceptance: float) -> dict[str, str]:
-    """Variables that make SGLang's processes load the simulated head; `site` is a folder that is made for it."""
-    plugin_site(site, "simulated_head", simulated_head.__name__)
-    return {"PYTHONPATH": _joined(site, _python_path()), simulated_head.VARIABLE: str(acceptance)}
-
-
-def _joined(site: Path, path: str) -> str:
-    return os.pathsep.join(filter(None, (str(site), path)))
-
-
-def _python_path() -> str:
-    return environment()["PYTHONPATH"] if activate() else os.environ.get("PYTHONPATH", "")
+    variables = {start_lock.VARIABLE: str(folder / "start.lock")}
+    modules = [start_lock.__name__]
+    if acceptance is not None:
+        variables[simulated_head.VARIABLE] = str(acceptance)
+        modules.append(simulated_head.__name__)
+    return {**variables, "PYTHONPATH": plugin_path(folder, modules)}

@@ -59,13 +59,14 @@ def make_site(site: Path, source: Path, replica: Path) -> None:
     wheels = site.with_name("wheels")
     if not site.is_dir():
         say("downloading SGLang and its packages")
-        command = [
-            *(str(replica), "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"),
-            *("--dest", str(wheels), "--python-version", "3.12", "--implementation", "cp"),
+        host = (
+            "--python-version",
+            "3.12",
+            "--implementation",
+            "cp",
             *(word for tag in _TAGS for word in ("--platform", tag)),
-            *_PACKAGES,
-        ]
-        _run(command, "the packages could not be downloaded")
+        )
+        _download(replica, wheels, *host, *_PACKAGES)
         part = site.with_name("site.part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
@@ -104,18 +105,7 @@ def add_profiler(site: Path, replica: Path) -> None:
     if there.is_file():
         return
     wheels = site.with_name("wheels")
-    command = [
-        str(replica),
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--dest",
-        str(wheels),
-    ]
-    _run([*command, "py-spy"], "py-spy could not be downloaded")
+    _download(replica, wheels, "py-spy")
     with zipfile.ZipFile(next(wheels.glob("py_spy-*.whl"))) as archive:
         name = next(name for name in archive.namelist() if name.endswith("/scripts/py-spy"))
         there.parent.mkdir(exist_ok=True)
@@ -207,6 +197,11 @@ def fused_add_rmsnorm(input, residual, weight, eps=1e-6, enable_pdl=None):
     residual.add_(input)
     rmsnorm(residual, weight, eps, out=input)
 """
+
+
+def _download(replica: Path, wheels: Path, *words: str) -> None:
+    pip = [str(replica), "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(wheels)]
+    _run([*pip, *words], "packages could not be downloaded")
 
 
 def _unpack(wheel: Path, site: Path) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.evals.emulated.hollow_models import write_head_map
-from agentspec.evals.files import write_json
+from agentspec.evals.emulated.hollow_models import write_folders
 from agentspec.evals.systems import EAGLE3_FOLDER
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.emulated_device.models.step_times import DRAFT_VOCABULARY
@@ -80,15 +79,7 @@ def write_model(size: Size, configs: Path, tokenizer: Path, data: Path) -> None:
     if not source.is_file():
         raise ConfigError(f"--configs must be a folder with {size.config}, got {configs}; check the path")
     config = json.loads(source.read_text(encoding="utf-8"))
-    folder = model_folder(size, data)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "config.json", config)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / name).write_bytes((tokenizer / name).read_bytes())
-    head = head_folder(size, data)
-    head.mkdir(parents=True, exist_ok=True)
-    write_json(head / "config.json", head_config(config))
-    write_head_map(head / "model.safetensors")
+    write_folders(model_folder(size, data), config, head_folder(size, data), head_config(config), tokenizer)
 
 
 def head_config(target: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from agentspec.errors import ServerError
 from agentspec.evals.gpu.records import Record
 from agentspec.evals.gpu.replays import Servers, measure
 from agentspec.evals.gpu.run import Run
-from agentspec.evals.gpu.servers import CPU_BACKEND, WIDTHS, device_arguments
+from agentspec.evals.gpu.servers import WIDTHS, device_arguments
 from agentspec.evals.gpu.site import PROFILER
 from agentspec.evals.gpu.sizes import model_folder
 from agentspec.evals.gpu.work import Cell
@@ -41,9 +41,8 @@ def profile(run: Run) -> None:
         OutOfTimeError: Too little time is left.
     """
     run.check_time(needed=120.0)
-    backend = CPU_BACKEND if run.on_cpu else run.trip.backend
     most = 2 if run.on_cpu else 16
-    words = [*device_arguments(backend, most), "--disable-prefill-cuda-graph"]
+    words = [*device_arguments(run.backend, most), "--disable-prefill-cuda-graph"]
     if run.size.is_random:
         words += ["--load-format", "dummy"]
     plan = ProfilePlan(
@@ -61,7 +60,7 @@ def profile(run: Run) -> None:
         {
             "part": "profile",
             "size": run.size.name,
-            "backend": backend,
+            "backend": run.backend,
             "alpha_us": cost.alpha * 1e6,
             "gamma_us": cost.gamma * 1e6,
             "delta_ms": cost.delta * 1e3,

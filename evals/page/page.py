@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from agentspec.errors import ConfigError
 from agentspec.evals.options import Options
-from agentspec.evals.page import gpu_rows, offline_rows, readme_plot, real_rows, sensitivity, served_rows
+from agentspec.evals.page import offline_rows, readme_plot, real_rows, sensitivity, served_rows
 from agentspec.evals.page.plot import THEMES, picture_file
 from agentspec.evals.page.row import Content, Files, Goal, Row
 
@@ -53,7 +53,7 @@ TITLES = {
     "simulation": "Simulated serving",
 }
 """In the order of the page."""
-_READERS = {**served_rows.READERS, **offline_rows.READERS, "real": real_rows.real_rows, "gpu": gpu_rows.gpu_rows}
+_READERS = {**served_rows.READERS, **offline_rows.READERS, "real": real_rows.real_rows}
 
 
 class Topic(NamedTuple):

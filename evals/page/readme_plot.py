@@ -11,7 +11,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from agentspec.errors import ConfigError
-from agentspec.evals.page.plot import FONT, THEMES, Theme, picture_file
+from agentspec.evals.page.plot import THEMES, Theme, drawing, picture_file, shown
 from agentspec.evals.page.row import mean
 from agentspec.evals.page.served_rows import cells, speed
 
@@ -66,16 +66,8 @@ class Plot:
             f"*Tokens a second over plain SGLang's. Model: {self.model}. Hardware: {self.machine}. {self.asked}. {self.note} "
             f"[File](evals/results/{self.file}), commit {commit}; drawn by `agentspec eval-page`.*"
         )
-        return "\n".join(
-            [
-                "<picture>",
-                f'  <source media="(prefers-color-scheme: dark)" srcset="{picture_file(PICTURE, "dark")}">',
-                f'  <img alt="Tokens a second over plain SGLang. {escape(told)}." src="{picture_file(PICTURE, "light")}">',
-                "</picture>",
-                "",
-                words,
-            ]
-        )
+        files = {theme: picture_file(PICTURE, theme) for theme in THEMES}
+        return "\n".join([*shown(files, f"Tokens a second over plain SGLang. {escape(told)}."), "", words])
 
     def svg(self, theme: str) -> str:
         """The picture, on the background of the page."""
@@ -83,9 +75,7 @@ class Plot:
         top = max(ratio for bars in self.bars.values() for ratio in bars.values())
         scale = (_HEIGHT - _TOP - _BOTTOM) / (int(top) + 1)
         floor = _HEIGHT - _BOTTOM
-        size = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}"'
-        parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} {FONT} fill="{colors.text}" role="img">']
-        parts += _legend(colors)
+        parts = _legend(colors)
         for tick in range(int(top) + 2):
             y = floor - tick * scale
             parts.append(f'<path d="M{_LEFT} {y:.1f}H{_WIDTH}" stroke="{colors.lines}"/>')
@@ -105,7 +95,7 @@ class Plot:
                     f'<rect x="{x:.1f}" y="{y:.1f}" width="{_BAR}" height="{ratio * scale:.1f}" fill="{color}"/>'
                 )
                 parts.append(f'<text x="{x + _BAR / 2:.1f}" y="{y - 4:.1f}" text-anchor="middle">{ratio:.2f}</text>')
-        return "\n".join([*parts, "</svg>", ""])
+        return drawing(_WIDTH, _HEIGHT, colors, parts)
 
 
 def _legend(theme: Theme) -> list[str]:
@@ -145,9 +135,9 @@ def _evaluation(content: Mapping[str, Any]) -> Plot | None:
     if len(bars) < 3:
         return None
     record = content["records"][0]
-    shown = [one for cell in found.values() for name, repeats in cell.items() if _drawn(name) for one in repeats]
-    some = [one["requests"] for one in shown]
-    busiest = max(shown, key=lambda one: one.get("preempted_share") or 0.0)
+    drawn = [one for cell in found.values() for name, repeats in cell.items() if _drawn(name) for one in repeats]
+    some = [one["requests"] for one in drawn]
+    busiest = max(drawn, key=lambda one: one.get("preempted_share") or 0.0)
     note = "NGRAM is at the best of its measured widths; the EAGLE-3 head is simulated."
     if (share := busiest.get("preempted_share") or 0.0) > _QUIET:
         note += f" The machine was not quiet: other processes held the scheduler's core for up to {share:.0%} of a run."

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import escape
 
-from agentspec.evals.page.plot import FONT, THEMES, Theme
-from agentspec.evals.page.row import Content, Files, Row, at_least, mean
+from agentspec.evals.page.plot import THEMES, Theme, drawing, shown
+from agentspec.evals.page.row import Files, Row, at_least, mean
 from agentspec.evals.page.served_rows import SENSITIVITY as FILE
 from agentspec.evals.page.served_rows import called, cells, speed
 
@@ -53,8 +53,9 @@ class Setting:
     """By task; the complete ones."""
 
 
-def settings(content: Content) -> list[Setting]:
+def settings(files: Files) -> list[Setting]:
     """The settings with at least one complete cell: heads by accept length, then the others in the order of the file."""
+    content = files.get(FILE, {"records": []})
     records: Sequence[Mapping[str, Any]] = content["records"]
     found = []
     for name in dict.fromkeys(record["setting"] for record in records):
@@ -101,9 +102,8 @@ def _times(factor: float) -> str:
 
 def block(files: Files, pictures: Mapping[str, str]) -> str:
     """The picture and the table in Markdown. `pictures`: their paths by theme."""
-    content = files.get(FILE)
-    found = [] if content is None else settings(content)
-    if content is None or not found:
+    found = settings(files)
+    if not found:
         return "Not measured yet."
     tasks = [task for task in _TASKS if any(task in one.cells for one in found)]
     head = [f"{_TASKS[task]}: {what}" for task in tasks for what in _COLUMNS]
@@ -113,12 +113,7 @@ def block(files: Files, pictures: Mapping[str, str]) -> str:
             f"| {' | '.join([one.label, *(text for task in tasks for text in _columns(one.cells.get(task)))])} |"
         )
     told = f"The hybrid over the best single system and over plain SGLang, {len(found)} settings of the emulated device"
-    picture = [
-        "<picture>",
-        f'  <source media="(prefers-color-scheme: dark)" srcset="{pictures["dark"]}">',
-        f'  <img alt="{told}; the table below has the figures." src="{pictures["light"]}">',
-        "</picture>",
-    ]
+    picture = shown(pictures, f"{told}; the table below has the figures.")
     return "\n".join([*picture, "", *lines, "", f"[File](../evals/results/emulated/{FILE})."])
 
 
@@ -134,7 +129,7 @@ def _columns(cell: Cell | None) -> tuple[str, ...]:
 
 def rows(files: Files) -> Iterator[Row]:
     """What all settings tell together: harm is judged by the worst cell."""
-    found = settings(files[FILE]) if FILE in files else []
+    found = settings(files)
     if not found:
         return
     ratios = [cell.over_single for one in found for cell in one.cells.values()]
@@ -159,19 +154,14 @@ _LABELS = 150
 def svg(files: Files, theme: str) -> str | None:
     """The picture: by heads on the left, by devices on the right; None if there is nothing to draw. Filled points and
     lines are ratios to the best single system, hollow ones those to plain decoding."""
-    content = files.get(FILE)
-    found = [] if content is None else settings(content)
-    if content is None or not found:
+    found = settings(files)
+    if not found:
         return None
     heads, others = ([one for one in found if one.is_head is wanted] for wanted in (True, False))
     top = max(cell.over_plain for one in found for cell in one.cells.values())
     colors = THEMES[theme]
-    size = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}"'
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} {FONT} fill="{colors.text}" role="img">']
-    parts += _legend(colors)
-    parts += _by_head(heads, int(top) + 1, colors)
-    parts += _by_device(others, int(top) + 1, colors)
-    return "\n".join([*parts, "</svg>", ""])
+    panels = *_by_head(heads, int(top) + 1, colors), *_by_device(others, int(top) + 1, colors)
+    return drawing(_WIDTH, _HEIGHT, colors, [*_legend(colors), *panels])
 
 
 def _legend(colors: Theme) -> Iterator[str]:

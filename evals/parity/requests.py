@@ -23,6 +23,8 @@ SAMPLINGS: dict[str, dict[str, Any]] = {"temperature": {}, "top_p": {"top_p": 0.
 
 _ROOM = 96
 """Tokens that prompts leave for their answers, unless a kind of request says otherwise."""
+_POOL = 40
+"""Number of prompts of each kind that recur."""
 _STREAMED = 0.3
 _CHOICES = 16
 """Number of answers to one sampled request."""
@@ -53,11 +55,11 @@ class Asks:
     Prompts are drawn from a pool, so that answers recur and can be drafted from; other prompts occur once.
     """
 
-    def __init__(self, seed: int, *, pool: int = 40) -> None:
+    def __init__(self, seed: int) -> None:
         self.rng = random.Random(f"parity/{seed}")
         self._tokenizer = Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
         self._fresh = draw_open_prompts(split="heldout", seed=seed)
-        self._pool = link_prompts(pool, seed) + [render(next(self._fresh)) for _ in range(pool)]
+        self._pool = link_prompts(_POOL, seed) + [render(next(self._fresh)) for _ in range(_POOL)]
         self.stop_tokens = self._tokenizer.encode("".join(STOPS + _TAILS)).ids
 
     def __iter__(self) -> Iterator[Ask]:

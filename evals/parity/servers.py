@@ -73,7 +73,7 @@ class Variant:
         return ", ".join(filter(None, parts))
 
 
-def parity_server(variant: Variant, log: Path, *, start_seconds: float = 600.0) -> Server:
+def parity_server(variant: Variant, log: Path) -> Server:
     """A server of the variant, not started yet."""
     system = PARITY_SYSTEMS.get(variant.system, System("plain", "none"))
     arguments = [*PARITY_ARGUMENTS, *system.arguments]
@@ -97,7 +97,6 @@ def parity_server(variant: Variant, log: Path, *, start_seconds: float = 600.0) 
         arguments=(*arguments, *variant.arguments),
         environment=variables,
         python=variant.python,
-        start_seconds=start_seconds,
     )
 
 

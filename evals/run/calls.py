@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,11 @@ _CHAIN = ChainConfig(concurrency=1)
 class Asking:
     """How servers are asked."""
 
-    databases: Mapping[Database, Path]
-    encode: Callable[[Sequence[Message]], list[int]]
-    """Turns messages into the token ids of a prompt."""
     is_replay: bool
+    databases: Mapping[Database, Path] = field(default_factory=dict)
+    """What questions are about."""
+    encode: Callable[[Sequence[Message]], list[int]] = lambda messages: []
+    """Turns the messages of a question's calls into the token ids of a prompt."""
     is_emulated: bool = False
     """Whether servers emulate a device, so that seconds are those of its clock. Requests are then prepared beforehand and
     not streamed; see PreparedSender."""
@@ -51,7 +52,6 @@ class Counts:
 
     steps: int = 0
     drafter_steps: int = 0
-    verified_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     drafting_seconds: float = 0.0
@@ -121,7 +121,7 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
             if failed:
                 raise ServerError(f"a call to {system.label} failed while it learnt: {failed[0]}")
         before = _counted(server, system)
-        done: list[_Done] = []
+        done: list[Done] = []
         device: Counter[str] = Counter()
         seconds = cpu_seconds = wall_seconds = preempted = 0.0
         turns = cell.turns
@@ -145,14 +145,8 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
                 _check(server, system, [reply for one in done for reply in one.replies], asking)
                 after = _counted(server, system)
                 counts = Counts(**{name: after[name] - before[name] for name in after})
-                result = _result(cell, done, counts, seconds, cpu_seconds)
-                result = replace(
-                    result,
-                    outputs=None if asking.temperature > 0 else result.outputs,
-                    wall_seconds=wall_seconds,
-                    device=dict(device),
-                    preempted_seconds=preempted,
-                )
+                spent = {"seconds": seconds, "cpu_seconds": cpu_seconds, "wall_seconds": wall_seconds}
+                result = _result(cell, done, counts, asking, device=dict(device), preempted_seconds=preempted, **spent)
                 if result.exact_answers == 0.0:
                     raise ServerError(f"{system.label} gave none of the recorded answers; its figures are refused")
             yield Turn(cell=cell, tokens=sum(reply.tokens for reply in answers), seconds=took, result=result)
@@ -164,24 +158,23 @@ def _check(server: Server, system: System, replies: Sequence[Reply], asking: Ask
     server.check_replay(asking.is_replay)
 
 
-def _result(cell: Cell, done: Sequence[_Done], counts: Counts, seconds: float, cpu_seconds: float) -> CellResult:
+def _result(cell: Cell, done: Sequence[Done], counts: Counts, asking: Asking, **spent: Any) -> CellResult:
+    """`spent`: the fields of CellResult that say what the cell took."""
     replies = tuple(reply for one in done for reply in one.replies)
     outcomes = [one.outcome for one in done if one.outcome]
+    is_compared = asking.temperature == 0 and not any(reply.error for reply in replies)
     return CellResult(
         cell=cell,
         replies=replies,
-        outputs=digest([reply.output for reply in one.replies] for one in done)
-        if not any(reply.error for reply in replies)
-        else None,
+        outputs=digest([reply.output for reply in one.replies] for one in done) if is_compared else None,
         counts=counts,
-        seconds=seconds,
-        cpu_seconds=cpu_seconds,
         prompt_tokens_cut=sum(
             call.prompt_tokens_cut for unit in cell.units if isinstance(unit, Conversation) for call in unit.calls
         ),
         accuracy=sum(outcome == "correct" for outcome in outcomes) / len(outcomes) if outcomes else None,
         exact_answers=exact_answers(cell.units, [one.replies for one in done]),
         task_seconds=tuple(one.seconds for one in done if one.outcome),
+        **spent,
     )
 
 
@@ -259,7 +252,7 @@ def digest(outputs: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class Done:
     """The replies to a unit and, for a question, its outcome."""
 
     replies: tuple[Reply, ...]
@@ -268,7 +261,7 @@ class _Done:
     """0 unless the unit is a question."""
 
 
-async def _ask(server: Server, units: Sequence[Unit], clients: int, asking: Asking) -> list[_Done]:
+async def _ask(server: Server, units: Sequence[Unit], clients: int, asking: Asking) -> list[Done]:
     """The results of the units in their order, asked by `clients` clients."""
     async with AsyncExitStack() as stack:
         sender: Sender
@@ -293,22 +286,22 @@ class _Sampled:
         return await self.sender.send({**body, "sampling_params": sampling})
 
 
-async def closed_loop(sender: Sender, units: Sequence[Unit], clients: int, asking: Asking) -> list[_Done]:
+async def closed_loop(sender: Sender, units: Sequence[Unit], clients: int, asking: Asking) -> list[Done]:
     """As `_ask`, with any sender."""
     if asking.temperature > 0:
         sender = _Sampled(sender, asking.temperature)
     gate = asyncio.Semaphore(clients)
     by_name = {database.name: (database, path) for database, path in asking.databases.items()}
 
-    async def one(unit: Unit) -> _Done:
+    async def one(unit: Unit) -> Done:
         async with gate:
             if isinstance(unit, Question):
                 replies: list[Reply] = []
                 model = ChainModel(sender, asking.encode, replies.append)
                 began = time.perf_counter()
                 answer = await answer_question(model, unit, *by_name[unit.database], _CHAIN)
-                return _Done(tuple(replies), answer.outcome, time.perf_counter() - began)
-            return _Done(tuple([await sender.send(call.body) for call in unit.calls]))
+                return Done(tuple(replies), answer.outcome, time.perf_counter() - began)
+            return Done(tuple([await sender.send(call.body) for call in unit.calls]))
 
     return list(await asyncio.gather(*(one(unit) for unit in units)))
 
@@ -319,7 +312,7 @@ def _counted(server: Server, system: System) -> dict[str, Any]:
         return {}
     state = server.agentspec_state() or {}
     counters, control = state.get("counters", {}), state.get("control", {})
-    names = ("steps", "drafter_steps", "verified_tokens", "drafted_tokens", "accepted_tokens", "drafting_seconds")
+    names = ("steps", "drafter_steps", "drafted_tokens", "accepted_tokens", "drafting_seconds")
     missing = [name for name in names if name not in counters]
     if missing:
         raise ServerError(

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.environment import describe
-from agentspec.errors import AgentspecError, ConfigError
+from agentspec.errors import ConfigError
 from agentspec.evals.files import write_json
-from agentspec.evals.options import Options
+from agentspec.evals.options import Options, run_program
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.progress import say
 from agentspec.workflows.swe.agents.agent_config import AGENTS
@@ -45,12 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--concurrency", type=int, default=2, metavar="N", help="tasks at a time (default %(default)s)")
     add("--out", type=Path, default=Path("build/coding-agents"), metavar="FOLDER", help="(default %(default)s)")
     add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    options = parser.parse_args(arguments)
-    try:
-        rows = [compared(agent, options) for agent in options.agent or AGENTS]
-    except AgentspecError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
+    return run_program(parser, _run, arguments)
+
+
+def _run(options: argparse.Namespace) -> int:
+    rows = [compared(agent, options) for agent in options.agent or AGENTS]
     write_json(options.json, {"rows": rows, "tasks": options.tasks, "seed": options.seed, **describe(_PACKAGES)})
     print(table(rows))
     return 0 if all(row["identical"] == row["tasks"] and not row["failed"] for row in rows) else 1

@@ -227,13 +227,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _complete(args: argparse.Namespace) -> None:
     """Sets what was not given and depends on whether the user brought a log."""
-    defaults = {
-        "concurrency": (1, 16) if args.log else (1, 4, 16, 64),
-        "repeat": 1 if args.log else 3,
-        "passes": ("warm",) if args.log else PASSES,
-        "system": list(_FOR_LOGS) if args.log and args.emulate else None,
-    }
-    for name, value in defaults.items():
+    _default(
+        args,
+        concurrency=(1, 16) if args.log else (1, 4, 16, 64),
+        repeat=1 if args.log else 3,
+        passes=("warm",) if args.log else PASSES,
+        system=list(_FOR_LOGS) if args.log and args.emulate else None,
+    )
+
+
+def _default(args: argparse.Namespace, **values: Any) -> None:
+    """Sets arguments that were not given."""
+    for name, value in values.items():
         if getattr(args, name) is None:
             setattr(args, name, value)
 
@@ -244,14 +249,8 @@ def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emul
     Raises:
         ConfigError: The arguments do not go together.
     """
-
-    def default(**values: int) -> None:
-        for name, value in values.items():
-            if getattr(args, name) is None:
-                setattr(args, name, value)
-
     if args.emulate is None:
-        default(max_prompt_tokens=2048, max_answer_tokens=256, requests=32, session_calls=SESSION_CALLS)
+        _default(args, max_prompt_tokens=2048, max_answer_tokens=256, requests=32, session_calls=SESSION_CALLS)
         return None
     live = [task.name for task in tasks if not task.is_replay]
     if live:
@@ -259,13 +258,14 @@ def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emul
     if args.model != MODEL_FOLDER:
         raise ConfigError("--emulate brings its own model; leave out --model")
     found = emulated.Emulation.of(args.emulate, tokenizer=args.tokenizer, head=args.head)
-    default(
+    _default(
+        args,
         max_answer_tokens=emulated.MAX_ANSWER_TOKENS,
         requests=_LOG_REQUESTS if args.log else emulated.REQUESTS,
         session_calls=emulated.SESSION_CALLS,
     )
     # The widest step may write beyond the end of an answer.
-    default(max_prompt_tokens=found.context_length - args.max_answer_tokens - 128)
+    _default(args, max_prompt_tokens=found.context_length - args.max_answer_tokens - 128)
     args.model = found.model
     return found
 
@@ -351,14 +351,12 @@ def has_cuda() -> bool:
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
     """What the cells and their requests depend on. Tasks and systems are left out: they may be added to a file."""
-    names = (
-        *("concurrency", "repeat", "passes", "requests", "learn", "seed"),
+    names = [
+        *("concurrency", "repeat", "passes", "requests", "learn", "seed", "session_calls"),
         *("max_prompt_tokens", "max_answer_tokens", "turns", "emulate", "head"),
-        "session_calls",
-        *(("store",) if args.store is not None else ()),
-        *(("temperature",) if args.temperature else ()),
-        *(("own_answers",) if args.own_answers else ()),
-    )
+        # Those that are off by default are not in older files.
+        *(name for name in ("store", "temperature", "own_answers") if getattr(args, name)),
+    ]
     found = {name: getattr(args, name) for name in names}
     if args.emulate is not None:
         found["emulate"] = without_folders(args.emulate)

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.environment import describe
-from agentspec.errors import AgentspecError
 from agentspec.evals.files import work_folder, write_json
-from agentspec.evals.options import Options
+from agentspec.evals.options import Options, run_program
 from agentspec.evals.real_models import FOLDER, SOURCES, folder_of
 from agentspec.evals.systems import SYSTEMS
 from agentspec.integrations.servers.server import Server
@@ -48,13 +47,12 @@ def main(words: Sequence[str] | None = None) -> int:
     options.number("--max-tokens", 300, "longest answer")
     options.folder("--out", "keep tasks, trajectories and the server's log in FOLDER")
     options.file("--json", "write the figures to FILE")
-    given = parser.parse_args(words)
-    try:
-        with work_folder(given.out) as (_, folder):
-            record = _measured(given, folder.absolute())
-    except AgentspecError as error:
-        say(str(error))
-        return 2
+    return run_program(parser, _run, words)
+
+
+def _run(given: argparse.Namespace) -> int:
+    with work_folder(given.out) as (_, folder):
+        record = _measured(given, folder.absolute())
     write_json(given.json, {"records": [record]})
     print(
         f"{record['resolved']} of {record['tasks']} tasks solved, {record['requests']} calls, {record['tokens']} tokens, "

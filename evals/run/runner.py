@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from agentspec.environment import without_folders
-from agentspec.errors import ConfigError
+from agentspec.errors import AgentspecError, ConfigError
 from agentspec.evals.emulated.servers import Emulation, bind, release
 from agentspec.evals.options import check_names
 from agentspec.evals.run.calls import Asking, Turn, ask_cells
 from agentspec.evals.run.cells import Cell, Key
 from agentspec.evals.run.file import missing, write_records
 from agentspec.evals.run.records import Record, compared, failed_record, key_of, record_of
-from agentspec.evals.run.turns import ask_in_turns
 from agentspec.evals.systems import (
     EAGLE3_FOLDER,
     HYBRIDS,
@@ -206,7 +206,7 @@ class Run:
             say(f"  {_progress(done)}")
 
         for some in (names,) if together else [[name] for name in names]:
-            done, errors = ask_in_turns(some, slices, on_turn)
+            done, errors = _ask_in_turns(some, slices, on_turn)
             for name, error in errors.items():
                 measured = sum(turn.result is not None for turn in done[name])
                 for cell in todo[name][measured:]:
@@ -216,6 +216,59 @@ class Run:
     def _write(self) -> None:
         if self._path is not None:
             write_records(self._path, self._records.values(), self._settings)
+
+
+def _ask_in_turns(
+    names: Sequence[str],
+    slices: Callable[[ExitStack, str], Iterator[Turn]],
+    on_turn: Callable[[Mapping[str, Sequence[Turn]]], object],
+) -> tuple[dict[str, list[Turn]], dict[str, str]]:
+    """The slices of each server in order, and the error of each server that failed; the others go on.
+
+    All servers are alive meanwhile, so that every server meets the same disturbances of the machine.
+
+    Args:
+        names: Of the servers.
+        slices: Starts a server, which the stack stops, when its first slice is asked for.
+        on_turn: Called after each turn with what is done so far.
+    """
+    with ExitStack() as stack:
+        asked = {name: slices(stack, name) for name in names}
+        done: dict[str, list[Turn]] = {name: [] for name in names}
+        errors: dict[str, str] = {}
+        # The first turn starts the servers.
+        turn = 0
+        while asked:
+            for name in _rotated(tuple(asked), turn):
+                try:
+                    result = next(asked[name], None)
+                except (AgentspecError, OSError) as failure:
+                    errors[name] = without_folders(_first_lines(str(failure)))
+                    say(f"  {name} failed: {errors[name]}")
+                    result = None
+                if result is None:
+                    del asked[name]
+                else:
+                    done[name].append(result)
+            turn += 1
+            if asked:
+                on_turn(done)
+        return done, errors
+
+
+def _rotated(names: Sequence[str], turn: int) -> list[str]:
+    """The order of a turn: no server always follows the same one."""
+    first = turn % len(names) if names else 0
+    return [*names[first:], *names[:first]]
+
+
+def _first_lines(text: str) -> str:
+    """The error itself and, if a log follows it, the log line that most likely gives the reason."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) < 2:
+        return text.strip()
+    told = [line for line in lines[1:] if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return f"{lines[0]} {(told or lines)[-1]}"
 
 
 def _progress(done: Mapping[str, Sequence[Turn]]) -> str:

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.environment import describe
-from agentspec.errors import AgentspecError
 from agentspec.evals.files import write_json
-from agentspec.evals.options import Options
-from agentspec.progress import Progress, say
+from agentspec.evals.options import Options, run_program
+from agentspec.progress import Progress
 from agentspec.workflows.text_to_sql.agents.answers import UnusableAnswer, read_select
 from agentspec.workflows.text_to_sql.sql.scorers import Grader
 from agentspec.workflows.text_to_sql.sql.sources import find_databases
@@ -36,12 +35,11 @@ def main(words: Sequence[str] | None = None) -> int:
     options.add("summary", type=Path, help="the summary of the run")
     options.folder("--databases", "the run's databases", required=True)
     options.file("--json", "write the summary with the new figures to FILE")
-    given = parser.parse_args(words)
-    try:
-        paths = find_databases(given.databases)
-    except AgentspecError as error:
-        say(str(error))
-        return 2
+    return run_program(parser, _run, words)
+
+
+def _run(given: argparse.Namespace) -> int:
+    paths = find_databases(given.databases)
     records = [json.loads(line) for line in given.records.read_text(encoding="utf-8").splitlines()]
     summary = json.loads(given.summary.read_text(encoding="utf-8"))
     with Grader(summary["config"]["scorer"], summary["config"]["sql_timeout_s"]) as grader:

@@ -22,7 +22,7 @@ from typing import Any
 from agentspec.environment import describe
 from agentspec.errors import AgentspecError
 from agentspec.evals.files import work_folder, write_json
-from agentspec.evals.options import Options
+from agentspec.evals.options import Options, run_program
 from agentspec.evals.real_models import FOLDER, SOURCES, folder_of
 from agentspec.evals.systems import SYSTEMS
 from agentspec.evals.tables import aligned
@@ -185,14 +185,13 @@ def main(words: Sequence[str] | None = None) -> int:
     options.number("--seed", 0, "seed of the requests")
     options.folder("--logs", "keep the servers' logs in FOLDER")
     options.file("--json", "write the figures to FILE")
-    given = parser.parse_args(words)
-    try:
-        model = folder_of(given.model, given.models)
-        requests = draw_requests(given.requests, given.seed)
-        asked = _asked(given, model, requests)
-    except AgentspecError as error:
-        say(str(error))
-        return 2
+    return run_program(parser, _run, words)
+
+
+def _run(given: argparse.Namespace) -> int:
+    model = folder_of(given.model, given.models)
+    requests = draw_requests(given.requests, given.seed)
+    asked = _asked(given, model, requests)
     facts = {"model": model.name, "dtype": given.dtype, "seed": given.seed, "max_tokens": given.max_tokens}
     facts |= describe(("agentspec", "sglang", "torch", "transformers"))
     records = [{**record, **facts} for record in records_of(requests, asked)]

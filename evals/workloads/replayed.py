@@ -68,7 +68,6 @@ def replay_task(
         source=source,
         pool=pool,
         trace=trace,
-        is_staged=is_staged,
     )
 
 

@@ -95,8 +95,6 @@ class Task:
     pool: Callable[[TaskInputs], Pool]
     trace: str = ""
     """File in the folder of traces whose answers are forced upon the model; "" if the model answers by itself."""
-    is_staged: bool = False
-    """Whether the trace holds the outputs of a pipeline's stages without their prompts."""
 
     @property
     def is_replay(self) -> bool:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 MODULES = (
+    "aiohttp",
     "sglang.launch_server", "sglang.srt.managers.scheduler", "sglang.srt.entrypoints.http_server",
     "sglang.srt.models.llama", "sglang.srt.models.llama_eagle3", "sglang.srt.speculative.eagle_worker_v2",
     "sglang.srt.speculative.ngram_worker", "sglang.srt.layers.attention.triton_backend",
@@ -18,7 +19,7 @@ MODULES = (
 
 
 def main() -> None:
-    data, name = Path(sys.argv[1]), sys.argv[2]
+    data, size_name = Path(sys.argv[1]), sys.argv[2]
     for module in MODULES:
         importlib.import_module(module)
     print(f"{len(MODULES)} modules import")
@@ -29,16 +30,16 @@ def main() -> None:
     from agentspec.evals.gpu import servers, sizes
 
     load_plugins()
-    size = sizes.SIZES[name]
-    for system in servers.SYSTEMS:
+    size = sizes.SIZES[size_name]
+    for name, system in servers.SYSTEMS.items():
         words = [*servers.arguments(system, size, data, backend="triton", max_running=16), "--sleep-on-idle"]
-        if servers.algorithm(system) != "none":
-            words = ["--speculative-algorithm", servers.algorithm(system), *words]
+        if system.algorithm != "none":
+            words = ["--speculative-algorithm", system.algorithm, *words]
         args = prepare_server_args(["--model-path", str(sizes.model_folder(size, data)), *words])
         if args.disable_overlap_schedule or args.disable_cuda_graph:
-            raise SystemExit(f"{system}: overlap and graphs must be on")
+            raise SystemExit(f"{name}: overlap and graphs must be on")
         print(
-            f"{system}: {args.attention_backend}, {args.speculative_num_draft_tokens} draft tokens, page {args.page_size}, "
+            f"{name}: {args.attention_backend}, {args.speculative_num_draft_tokens} draft tokens, page {args.page_size}, "
             f"prefill graphs {args.cuda_graph_config.prefill.backend} {args.cuda_graph_config.prefill.bs}"
         )
 

@@ -52,12 +52,12 @@ def split_trace(trace: Trace) -> SplitTrace:
     return SplitTrace(trace.name, trace.calls[:middle], trace.calls[middle:])
 
 
-def sample_trace(tokenizer: Tokenizer, number: int = _SAMPLES) -> Trace:
+def sample_trace(tokenizer: Tokenizer) -> Trace:
     """Correct answers to held-out questions of the shipped text-to-SQL workflow, for use without recorded calls."""
     end = np.array([tokenizer.end_of_turn], np.int32)
     calls: list[Call] = []
     with temporary_databases() as databases:
-        for question in islice(draw_questions(databases, split="heldout", seed=0), number // 2):
+        for question in islice(draw_questions(databases, split="heldout", seed=0), _SAMPLES // 2):
             database = next(one for one in databases if one.name == question.database)
             links = links_answer(database, question.text, question.query.links())
             for stage, messages, answer in (

@@ -39,6 +39,22 @@ def hollow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulation, "hollow_model", lambda name, tokenizer: (MODEL_FOLDER, EAGLE3_FOLDER))
 
 
+@pytest.fixture
+def asked(tmp_path: Path, hollow: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any, Cell]]:
+    """What stand-ins for servers are asked: the servers, how, and each cell. There is a trace in the folder of the test."""
+    write_trace(tmp_path)
+    found: list[tuple[Any, Any, Cell]] = []
+
+    def ask(servers: Any, system: System, cells: Sequence[Cell], asking: Any) -> Iterator[Turn]:
+        for cell in cells:
+            found.append((servers, asking, cell))
+            yield Turn(cell=cell, tokens=20, seconds=1.0, result=cell_result(cell))
+
+    monkeypatch.setattr(eval_run.Servers, "start", lambda self, stack, name, system, **rest: self)
+    monkeypatch.setattr(eval_run, "ask_cells", ask)
+    return found
+
+
 def write_trace(folder: Path) -> None:
     lines = [
         {
@@ -74,18 +90,8 @@ def test_arguments_that_do_not_go_together(
 
 
 def test_records_tell_the_device_and_answers_are_whole(
-    tmp_path: Path, hollow: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, asked: list[tuple[Any, Any, Cell]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_trace(tmp_path)
-    monkeypatch.setattr(eval_run.Servers, "start", lambda self, stack, name, system, **rest: self)
-    asked: list[tuple[Any, Any]] = []
-
-    def ask(servers: Any, system: System, cells: Sequence[Cell], asking: Any) -> Iterator[Turn]:
-        asked.append((servers, asking))
-        for cell in cells:
-            yield Turn(cell=cell, tokens=20, seconds=1.0, result=cell_result(cell))
-
-    monkeypatch.setattr(eval_run, "ask_cells", ask)
     out = tmp_path / "out.json"
     words = ["eval", "math_gsm8k", "--emulate", "h200-8b", "--data", str(tmp_path), "--system", "none"]
     words += ["--system", "hybrid", "--concurrency", "2", "--repeat", "1", "--requests", "4", "--json", str(out)]
@@ -93,22 +99,13 @@ def test_records_tell_the_device_and_answers_are_whole(
     content = json.loads(out.read_text(encoding="utf-8"))
     assert {record["emulated"] for record in content["records"]} == {"h200-8b"}
     assert content["settings"]["max_prompt_tokens"] > 100_000 and content["settings"]["max_answer_tokens"] == 2048
-    assert all(asking.is_emulated for _, asking in asked)
+    assert all(asking.is_emulated for _, asking, _ in asked)
     assert asked[0][0].emulation.name == "h200-8b"
     assert "math_gsm8k, emulated h200-8b" in capsys.readouterr().out
 
 
-def test_a_log_gets_a_first_answer_with_fewer_calls(
-    tmp_path: Path, hollow: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_trace(tmp_path)
-    monkeypatch.setattr(eval_run.Servers, "start", lambda self, stack, name, system, **rest: self)
-
-    def ask(servers: Any, system: System, cells: Sequence[Cell], asking: Any) -> Iterator[Turn]:
-        for cell in cells:
-            yield Turn(cell=cell, tokens=20, seconds=1.0, result=cell_result(cell))
-
-    monkeypatch.setattr(eval_run, "ask_cells", ask)
+@pytest.mark.usefixtures("asked")
+def test_a_log_gets_a_first_answer_with_fewer_calls(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     log = str(tmp_path / "math_gsm8k.jsonl.xz")
     assert main(["eval", "--emulate", "h200-8b", "--log", log, "--concurrency", "1", "--json", str(out)]) == 0
@@ -130,21 +127,12 @@ EMULATION = Emulation(
 
 
 def test_only_recorded_calls_are_asked_with_a_recorded_head(
-    tmp_path: Path, hollow: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    asked: list[tuple[Any, Any, Cell]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    write_trace(tmp_path)
-    monkeypatch.setattr(eval_run.Servers, "start", lambda self, stack, name, system, **rest: self)
     monkeypatch.setattr(draft_hits, "FOLDER", tmp_path)
-    bodies: list[Any] = []
-
-    def ask(servers: Any, system: System, cells: Sequence[Cell], asking: Any) -> Iterator[Turn]:
-        for cell in cells:
-            for unit in (*cell.learnt, *cell.units):
-                assert isinstance(unit, Conversation)
-                bodies.extend((unit.session, call.body) for call in unit.calls)
-            yield Turn(cell=cell, tokens=20, seconds=1.0, result=cell_result(cell))
-
-    monkeypatch.setattr(eval_run, "ask_cells", ask)
     words = ["eval", "math_gsm8k", "--emulate", "h200-8b", "--data", str(tmp_path), "--system", "hybrid"]
     words += ["--concurrency", "1", "--repeat", "1", "--requests", "9", "--head", "recorded"]
     assert main(words) == 2
@@ -156,6 +144,8 @@ def test_only_recorded_calls_are_asked_with_a_recorded_head(
     }
     draft_hits.DraftHits({}, recorded).save(tmp_path, "math_gsm8k.jsonl.xz")
     assert main(words) == 0
+    units = [unit for _, _, cell in asked for unit in (*cell.learnt, *cell.units) if isinstance(unit, Conversation)]
+    bodies = [(unit.session, call.body) for unit in units for call in unit.calls]
     assert len(bodies) > 4 and {session for session, _ in bodies} <= recorded.keys()
     assert all(body["sampling_params"]["custom_params"][MISSES_KEY][:1] == [0] for _, body in bodies)
     assert "head recorded" in capsys.readouterr().out

@@ -106,7 +106,7 @@ def test_a_soak_counts_calls_wrong_answers_and_memory() -> None:
         url = f"http://127.0.0.1:{server.server_port}"
         replica = Server("model", "AGENTSPEC", log=Path("/dev/null"))
         replica.url = url
-        asker = soak.ShortAsker([[1, 2, 3], [4, 5], [6]], tokens=2)
+        asker = soak.short_asker([[1, 2, 3], [4, 5], [6]], tokens=2)
         assert asker.ask(url, asker.questions, 1).figures()["calls"] == 3
         store = Store("sqlite:///none", lambda: None, None)
         found = soak.soak(asker, [replica], store, [url], 0.0, 200, 0)

@@ -14,7 +14,7 @@ from agentspec.evals.gpu import __main__ as command
 from agentspec.evals.gpu.correct import CheckFailedError
 from agentspec.evals.gpu.records import Results
 from agentspec.evals.gpu.run import OutOfTimeError
-from agentspec.evals.gpu.servers import algorithm
+from agentspec.evals.gpu.servers import SYSTEMS
 from agentspec.evals.gpu.trips import LENT_SECONDS, TRIPS, next_trip
 
 SCRIPT = Path(command.__file__).with_name("device.sh")
@@ -28,8 +28,7 @@ def test_every_trip_fits_a_loan() -> None:
         assert trip.command.seconds <= trip.command.limit < MOST_SECONDS
         limits = [phase.limit for phase in trip.command.phases]
         assert limits == sorted(limits)
-        for system in trip.command.systems:
-            algorithm(system)
+        assert set(trip.command.systems) <= set(SYSTEMS)
 
 
 def test_committed_results_say_which_trip_is_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ def files() -> dict[str, Any]:
 
 
 def test_a_heads_cells_have_the_plain_decoding_and_the_suffix_drafts_of_their_device(files: dict[str, Any]) -> None:
-    weak, base, slow = sensitivity.settings(files["sensitivity.json"])
+    weak, base, slow = sensitivity.settings(files)
     assert base.cells["sql_rsl_bird"] == sensitivity.Cell(1.2, "eagle3-5", 3.0, 2.0)
     assert weak.cells["sql_rsl_bird"] == sensitivity.Cell(0.95, "suffix", 1.9, 2.0)
     assert list(slow.cells) == ["swe_mini_agent"] and slow.cells["swe_mini_agent"] == base.cells["swe_mini_agent"]
