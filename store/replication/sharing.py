@@ -54,7 +54,7 @@ _MOST_GATHERED = 64
 _MOST_WAITING = 16
 # Longest time, in seconds, that a thread waits before it checks whether to stop. A store that has news ends it.
 _WAIT = 0.5
-_SEEN_IDS = 1 << 17
+_SEEN_IDS = 1 << 15
 _SNAPSHOT_TRIES = 3
 # Interval, in seconds, at which the listener is told of the store's health.
 _HEALTH_SECONDS = 2.0

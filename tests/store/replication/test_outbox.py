@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import threading
 
+from every import every
+
 from agentspec.store.records import ANY_NAMESPACE, Deletion
 from agentspec.store.replication.coverage import Coverage
 from agentspec.store.replication.outbox import FinishedOutput, Outbox
@@ -156,10 +158,17 @@ def test_covered_outputs_are_sealed_in_any_order_of_sealing() -> None:
         assert min(unsealed, default=number + 1) == len(covered)
 
 
-def test_only_the_latest_ids_are_remembered() -> None:
-    seen = SeenIds(3)
-    assert [seen.add(number) for number in (1, 2, 3, 1)] == [True, True, True, False]
-    assert seen.add(4)
-    # The oldest id was dropped to make room.
-    assert seen.add(1)
-    assert not seen.add(4)
+@every("seed", range(5))
+def test_at_least_the_latest_ids_are_remembered_and_at_most_twice_as_many(seed: int) -> None:
+    draw, number = random.Random(seed), 1 + 3 * seed
+    seen, added = SeenIds(number), list[int]()
+    for _ in range(500):
+        one = draw.randrange(4 * number)
+        if seen.add(one):
+            assert one not in added[-number:]
+            added.append(one)
+        else:
+            assert one in added[-2 * number :]
+    seen.update(range(1000, 1100))
+    assert not any(seen.add(one) for one in range(1100 - number, 1100))
+    assert seen.add(1099 - 2 * number)
