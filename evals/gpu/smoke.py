@@ -40,6 +40,7 @@ def main() -> int:
         _union_kernel,
         _host_copy,
         _host_functions,
+        _polled_flags,
         _union_times,
     ):
         began = time.perf_counter()
