@@ -152,37 +152,39 @@ _LABELS = 150
 
 
 def svg(files: Files, theme: str) -> str | None:
-    """The picture: by heads on the left, by devices on the right; None if there is nothing to draw. Filled points and
-    lines are ratios to the best single system, hollow ones those to plain decoding."""
+    """The picture: by heads on the left, by devices on the right if there are any; None if there is nothing to draw. Filled
+    points and lines are ratios to the best single system, hollow ones those to plain decoding."""
     found = settings(files)
     if not found:
         return None
     heads, others = ([one for one in found if one.is_head is wanted] for wanted in (True, False))
     top = max(cell.over_plain for one in found for cell in one.cells.values())
     colors = THEMES[theme]
-    panels = *_by_head(heads, int(top) + 1, colors), *_by_device(others, int(top) + 1, colors)
+    panels = [*_by_head(heads, int(top) + 1, _MIDDLE if others else _WIDTH - 12, colors)]
+    if others:
+        panels += _by_device(others, int(top) + 1, colors)
     return drawing(_WIDTH, _HEIGHT, colors, [*_legend(colors), *panels])
 
 
 def _legend(colors: Theme) -> Iterator[str]:
     for row, (task, title) in enumerate(_TASKS.items()):
-        for x, filled, what in ((_LEFT + 6, True, "the best single system"), (_MIDDLE, False, "plain SGLang")):
+        for x, filled, what in ((_LEFT + 6, True, "the best single system"), (_MIDDLE + 60, False, "plain SGLang")):
             y = 12 + 18 * row
             yield _point(x, y, colors.colors[_COLORS[task]], filled)
             yield f'<text x="{x + 12}" y="{y + 4}">{escape(f"{title}: hybrid over {what}")}</text>'
 
 
-def _by_head(heads: Sequence[Setting], top: int, colors: Theme) -> Iterator[str]:
+def _by_head(heads: Sequence[Setting], top: int, right: int, colors: Theme) -> Iterator[str]:
     floor, high = _HEIGHT - _BOTTOM, _HEIGHT - _BOTTOM - _TOP
 
     def at(ratio: float) -> float:
         return floor - ratio / top * high
 
     for tick in range(top + 1):
-        yield f'<path d="M{_LEFT} {at(tick):.1f}H{_MIDDLE}" stroke="{colors.lines}"/>'
+        yield f'<path d="M{_LEFT} {at(tick):.1f}H{right}" stroke="{colors.lines}"/>'
         yield f'<text x="{_LEFT - 8}" y="{at(tick) + 4:.1f}" text-anchor="end">{tick}x</text>'
-    yield f'<text x="{(_LEFT + _MIDDLE) / 2:.0f}" y="{_HEIGHT - 4}" text-anchor="middle">accept length of the head</text>'
-    place = {one.head: _LEFT + 20 + n * (_MIDDLE - _LEFT - 40) / max(len(heads) - 1, 1) for n, one in enumerate(heads)}
+    yield f'<text x="{(_LEFT + right) / 2:.0f}" y="{_HEIGHT - 4}" text-anchor="middle">accept length of the head</text>'
+    place = {one.head: _LEFT + 20 + n * (right - _LEFT - 40) / max(len(heads) - 1, 1) for n, one in enumerate(heads)}
     for head, x in place.items():
         yield f'<text x="{x:.1f}" y="{_HEIGHT - 22}" text-anchor="middle">{head:g}</text>'
     for task in _TASKS:
