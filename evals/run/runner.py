@@ -180,7 +180,7 @@ class Run:
         todo = missing(cells, list(systems), list(self._records.values()), together=together)
         names = [name for name in systems if todo[name]]
         if not names:
-            say(f"{kind}, repeat {repeat + 1}: kept")
+            say(f"{kind}, repeat {repeat + 1}: the file has all figures, so nothing is measured")
             return
         say(f"{kind}, repeat {repeat + 1}: {', '.join(names)}")
         # New figures are not mixed with old ones.
