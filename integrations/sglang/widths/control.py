@@ -384,7 +384,7 @@ class WidthControl:
         # Between two observations, a step's context hardly changes what it takes.
         of = rows, int(widths[-1]), context // (_SAME_CONTEXT * rows), self.num_timed
         if self._predicted is None or self._predicted[0] != of:
-            seconds = self.controller.costs.at_widths(context, widths * float(rows))
+            seconds = self.controller.costs.at_widths(context, np.multiply(widths, rows, dtype=np.float64))
             # A curve that was learned with other contexts may end at nothing.
             self._predicted = of, np.maximum(seconds, _LEAST_SECONDS)
         return self._predicted[1]
