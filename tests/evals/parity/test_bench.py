@@ -167,6 +167,12 @@ class StandIn:
             asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
+            # Answers that never come are still waited for. Their tasks must not outlive the loop.
+            waiting = asyncio.all_tasks(loop)
+            for task in waiting:
+                task.cancel()
+            if waiting:
+                loop.run_until_complete(asyncio.wait(waiting))
             loop.close()
 
 
