@@ -107,7 +107,7 @@ class StepCurve:
             # A step that is disturbed takes longer, never shorter. So a new point follows a faster step at once.
             is_new = not was_known or (error < 0.0 and self._shown[knot] < _TRUSTED)
             rate = 1.0 if is_new else weight / (old + weight)
-            if not is_new and self._shown[knot] >= _TRUSTED:
+            if was_known and self._shown[knot] >= _TRUSTED:
                 moved += weight * rate * error / at_step
             # The point moves to this step's context, so a change of alpha does not make old steps wrong.
             self._seconds[knot] = start * (1.0 + rate * error / at_step)
