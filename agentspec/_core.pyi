@@ -169,6 +169,7 @@ class PlanningNumbers:
         fit: NDArray[np.bool_] | None,
         passes: int,
         must_pass: bool,
+        cannot_pass: bool,
         ragged: bool,
     ) -> None: ...
 

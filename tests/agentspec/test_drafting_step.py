@@ -100,6 +100,7 @@ def _random_order(rng: np.random.Generator, texts: Texts) -> Order:
         fit=rng.random(b) < 0.7 if has_model else None,
         passes=int(rng.integers(1, 6)),
         must_pass=bool(rng.random() < 0.2),
+        cannot_pass=bool(rng.random() < 0.2),
     )
 
 

@@ -56,6 +56,7 @@ class Order:
     fit: NDArray[np.bool_] | None = None
     passes: int = 3
     must_pass: bool = False
+    cannot_pass: bool = False
     ragged: bool = False
 
     def numbers(self) -> _core.PlanningNumbers:
@@ -64,7 +65,7 @@ class Order:
 
 _NUMBERS = (
     "widths", "seconds", "with_model", "rest", "speedup", "exponent", "exponent_united", "promised", "fit", "passes",
-    "must_pass", "ragged",
+    "must_pass", "cannot_pass", "ragged",
 )  # fmt: skip
 
 
@@ -185,7 +186,8 @@ class Oracle:
             both = _planned(self.with_model, order, united, order.with_model, order.exponent_united, context)
             worth = plain * order.speedup
             gained = (both[2] - worth * both[3]) - (alone[2] - worth * alone[3])
-            passes, saved = order.must_pass or gained > 0, max(gained / worth, 0.0)
+            passes = order.must_pass or (gained > 0 and not order.cannot_pass)
+            saved = max(gained / worth, 0.0)
             best = both if passes else alone
         return passes, best[0], best[1], alone[2], alone[3], both[2], both[3], saved
 

@@ -66,7 +66,7 @@ NextStep StepPlanner::plan(const DraftShapes& suffix, double context, const Plan
   };
   const double gained = value(both) - value(alone);
   if (worth > 0.0) next.saved = std::max(gained / worth, 0.0);
-  if (numbers.must_pass || gained > 0.0) {
+  if (numbers.must_pass || (gained > 0.0 && !numbers.cannot_pass)) {
     next.passes = true;
     next.width = both.width;
     next.reason = both.reason;

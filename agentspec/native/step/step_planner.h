@@ -23,6 +23,7 @@ struct PlanningNumbers {
   std::vector<std::uint8_t> fit;  // [b], whether the draft model can draft for the row; or empty
   std::int64_t passes = 1;        // tokens on the longest path of the draft model's trees
   bool must_pass = false;         // the draft model drafts in every step
+  bool cannot_pass = false;       // it drafts in no step; the plan tells what its passes would save
   bool ragged = false;            // each row is verified with only its own nodes, without padding
 };
 

@@ -32,11 +32,13 @@ class ModelNumbers:
     promised: NDArray[np.float64]
     """[b], accepted tokens that the draft model promises in each row."""
     fit: NDArray[np.bool_]
-    """[b], whether the draft model can draft for the row. If it can for none, all may count as fit, for the plan alone."""
+    """[b], whether the draft model can draft for the row."""
     passes: int
     """Number of tokens on the longest path of its trees."""
     must_pass: bool = False
     """Whether the passes run in every step."""
+    cannot_pass: bool = False
+    """Whether they run in none. Then the plan tells what they would save in the rows that count as fit."""
     alone: bool = False
     """Whether suffix drafts are left out."""
 
@@ -114,6 +116,7 @@ def planning_numbers(
         fit=None if model is None else model.fit,
         passes=1 if model is None else model.passes,
         must_pass=model is not None and model.must_pass,
+        cannot_pass=model is not None and model.cannot_pass,
         ragged=ragged,
     )
 

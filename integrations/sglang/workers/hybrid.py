@@ -530,14 +530,16 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             slope = (costs.extend(b * widest) - costs.extend(b)) / (widest - 1)
         extend: NDArray[np.float64] = np.multiply(slope, widths - self._width, dtype=np.float64)
         tau = self.policy.config.tau
+        # If the draft model is paused, the plan tells what it would save.
+        fits = bool(np.count_nonzero(fit))
         return ModelNumbers(
             seconds=seconds + extend + costs.draft(b),
             extend=extend,
             promised=self.policy.promised(rids, contexts),
-            # If the draft model is paused, the plan tells what it would save.
-            fit=fit if np.count_nonzero(fit) else np.ones(b, np.bool_),
+            fit=fit if fits else np.ones(b, np.bool_),
             passes=self._draft_worker.shape.steps,
             must_pass=tau == math.inf,
+            cannot_pass=not fits,
             alone=tau == math.inf,
         )
 
