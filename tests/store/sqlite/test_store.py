@@ -51,8 +51,8 @@ def test_a_follower_in_another_process_is_fed(path: Path) -> None:
 
 def test_a_follower_reads_what_was_written_before_it_opened_the_file_again(path: Path) -> None:
     store = open_store(url(path), SCOPE)
-    reader = store.reader()
     store.append([(A, b"first")])
+    reader = store.reader()
     assert len(reader.read(1)) == 1 and not reader.read(0)
     assert isinstance(reader, SqliteReader)
     reader._file.close()  # as errors of the disk do
