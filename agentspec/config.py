@@ -82,7 +82,8 @@ class EngineConfig:
 
     budget_bytes: int = 256 << 20
     """Upper limit of the global index's memory in bytes, over all namespaces. While data is sealed, merged or evicted,
-    it temporarily takes up to twice its own size in addition."""
+    it temporarily takes up to twice its own size in addition. With `background`, outputs that come meanwhile may exceed the
+    limit until that work is done, by half for whoever calls Engine.wait_indexed() between them."""
 
     conversation_bytes: int = 128 << 20
     """Upper limit, in bytes, of the memory of the indexes that finished requests leave for their conversations' next

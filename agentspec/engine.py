@@ -306,7 +306,8 @@ class Engine:
         self._core.flush()
 
     def wait_indexed(self) -> None:
-        """Waits until everything given so far can be drafted from; other threads can draft meanwhile."""
+        """Waits until everything given so far can be drafted from; other threads can draft meanwhile. If the global index
+        is then more than half over its budget, waits as flush() does."""
         self._core.wait_indexed()
 
     def clear(self) -> None:

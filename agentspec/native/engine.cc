@@ -363,6 +363,7 @@ void Engine::add_output(const std::string& name, const Output& output, std::uint
         is_complete = true;
       }
       if (is_complete) waiting_.erase(found);
+      is_crowded_ = global_.is_crowded();
     }
   }
   compact_later();
@@ -384,6 +385,7 @@ void Engine::compact() {
     std::vector<GlobalPart> freed;
     {
       const std::lock_guard lock(mutex_);
+      is_crowded_ = global_.is_crowded();
       plan = global_.plan();
     }
     if (!plan) return;
@@ -416,7 +418,10 @@ void Engine::flush() {
   slow_worker_.wait();
 }
 
-void Engine::wait_indexed() { quick_worker_.wait(); }
+void Engine::wait_indexed() {
+  quick_worker_.wait();
+  if (is_crowded_) slow_worker_.wait();
+}
 
 std::vector<float> Engine::weights(const std::string& name) const {
   const std::lock_guard lock(mutex_);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -187,7 +188,8 @@ class Engine {
 
   // Waits until everything given so far is indexed, and until due sealing and merging is done.
   void flush();
-  // Waits until everything given so far can be drafted from. Takes no mutex that a draft takes.
+  // Waits until everything given so far can be drafted from. If the global index is crowded, waits
+  // as flush() does, so that whoever adds much cannot outrun it. Takes no mutex that a draft takes.
   void wait_indexed();
   // When one of these five calls returns, nothing that it deletes is drafted from, waiting outputs included.
   // Other outputs are drafted from as before.
@@ -339,6 +341,7 @@ class Engine {
   std::uint64_t spared_tokens_ = 0;
   // By output id. An erased output is removed from the map, and is then not added, or not added any further.
   std::unordered_map<std::uint64_t, Waiting> waiting_;
+  std::atomic<bool> is_crowded_ = false;  // of the global index; may be read without the mutex
   std::uint64_t next_waiting_ = 1;
   std::vector<RequestPtr> rows_;  // scratch of draft(), like the next four
   std::vector<std::int32_t> limits_;

@@ -92,9 +92,9 @@ bool Engine::grow(Request& request, std::span<const std::int64_t> tokens) {
   } catch (const std::bad_alloc&) {
     request.judged.clear();
   }
-  request.is_ready = false;
-  request.index.reset();
-  request.max_length = 0;  // also if the index is still being built
+  // An index that is being built belongs to its builder, and nothing is drafted from it either.
+  if (std::exchange(request.is_ready, false)) request.index.reset();
+  request.max_length = 0;
   return false;
 }
 

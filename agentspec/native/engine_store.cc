@@ -27,6 +27,7 @@ void Engine::take_rewritten(const std::string* name, std::vector<RequestPtr>& fo
     request->drafted.clear();
     if (!request->is_ready || !request->index->is_rewritten()) continue;
     request->is_ready = false;
+    request->matches.clear();  // they count the tokens of the index that goes
     found.push_back(request);
   }
 }

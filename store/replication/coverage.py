@@ -13,7 +13,9 @@ class _Log:
     position: str = ""
     """Every entry up to this position is in a sealed segment or was not kept."""
     waiting: deque[tuple[str, int]] = field(default_factory=deque)
-    """Position and output id of each later entry that was read."""
+    """Position and output id of each later entry that was read before the latest begin()."""
+    read: list[tuple[str, int]] = field(default_factory=list)
+    """The same of the entries that were read since."""
 
 
 class Coverage:
@@ -29,12 +31,20 @@ class Coverage:
             self._logs[namespace] = _Log(position)
 
     def read(self, namespace: str, position: str, output_id: int) -> None:
-        """Notes an entry that was read, whether or not the engine kept it."""
+        """Notes an entry that was read and given to the engine, whether or not it kept it."""
         with self._lock:
-            self._logs.setdefault(namespace, _Log()).waiting.append((position, output_id))
+            self._logs.setdefault(namespace, _Log()).read.append((position, output_id))
+
+    def begin(self, namespace: str) -> None:
+        """Called before the engine is asked for what it has not sealed: its answer says nothing of later entries."""
+        with self._lock:
+            log = self._logs.setdefault(namespace, _Log())
+            log.waiting.extend(log.read)
+            log.read.clear()
 
     def advance(self, namespace: str, unsealed: Container[int]) -> str:
-        """The furthest position up to which no output is among the unsealed ones; "" for the log's beginning."""
+        """The furthest position up to which no output is among the unsealed ones; "" for the log's beginning. Entries
+        that were read after begin() do not count."""
         with self._lock:
             log = self._logs.setdefault(namespace, _Log())
             while log.waiting and log.waiting[0][1] not in unsealed:

@@ -142,6 +142,7 @@ class Keeper:
     def _prune_coverage(self) -> None:
         """Whoever does not write snapshots must not remember all that it read since it started."""
         for name in self._changed_namespaces():
+            self._coverage.begin(name)
             self._coverage.advance(name, frozenset(self._engine.snapshot(name).unsealed.tolist()))
 
     def _write_snapshots(self, errors: list[StoreError]) -> None:
@@ -168,6 +169,7 @@ class Keeper:
                 self._kept_tokens.pop(name, None)
 
     def _write_snapshot(self, name: str, anew: bool, errors: list[StoreError]) -> bool:
+        self._coverage.begin(name)
         try:
             num_bytes = write_snapshot(
                 self._engine,

@@ -95,6 +95,7 @@ class RemoteEngine:
 
     def snapshot(self, namespace: str) -> Snapshot:
         """The segments' bytes are fetched when they are first converted to an array."""
+        self._give()
         segments, unsealed = self._channel.call("snapshot", namespace)
         return Snapshot(
             tuple(

@@ -315,7 +315,10 @@ class Sharing(Publisher):
         try:
             record = self._codec.decode(entry.namespace, entry.data)
             if isinstance(record, OutputRecord):
-                return self._add(entry, record)
+                is_added = self._add(entry, record)
+                # The engine must have it first: a snapshot that lacks it would count as covering it.
+                self._coverage.read(entry.namespace, entry.position, record.output_id)
+                return is_added
             self._delete(record)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it, others follow; _failed() logs it
             self.refused(error)
@@ -323,7 +326,6 @@ class Sharing(Publisher):
 
     def _add(self, entry: Entry, record: OutputRecord) -> bool:
         namespace = entry.namespace
-        self._coverage.read(namespace, entry.position, record.output_id)
         self._keeper.grew(namespace, len(entry.data))
         if self._tombstones.covers(namespace, record.request_id, record.time):
             # A replica that had not heard of the deletion delivered this output late.

@@ -63,6 +63,7 @@ class SqliteFile:
         """Device and inode of the open file, by which a replaced or removed file is noticed."""
         self._timeout = timeout
         self._connection: sqlite3.Connection | None = None
+        self._num_opened = 0
         with _mapped_errors(self):
             self._open(create)
 
@@ -76,11 +77,11 @@ class SqliteFile:
         with _mapped_errors(self), _transaction(self._current(), "BEGIN IMMEDIATE") as connection:
             return work(connection)
 
-    def version(self) -> int:
-        """A number that changes whenever another connection has written."""
+    def version(self) -> tuple[int, int]:
+        """Changes whenever another connection has written, and when the file is opened again after an error."""
         with _mapped_errors(self):
             number: int = self._current().execute("PRAGMA data_version").fetchone()[0]
-            return number
+            return self._num_opened, number
 
     def num_bytes(self) -> int:
         """The size of the file and of its write-ahead log."""
@@ -131,6 +132,7 @@ class SqliteFile:
             connection.close()
             raise
         self._connection = connection
+        self._num_opened += 1
         return connection
 
 

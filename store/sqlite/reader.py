@@ -36,7 +36,7 @@ class SqliteReader:
         self._starts = starts
         self._late: deque[str] = deque()
         # Of the file when all of it was read.
-        self._version: int | None = None
+        self._version: tuple[int, int] | None = None
 
     def read(self, wait: float, max_bytes: int = 8 << 20) -> list[Entry]:
         deadline = time.monotonic() + wait

@@ -139,6 +139,22 @@ def test_an_engine_can_go_while_it_works() -> None:
         del engine
 
 
+@every("total", [180_000, 1_000_000])
+def test_whoever_waits_between_outputs_keeps_near_the_budget_and_loses_nothing_that_fits(total: int) -> None:
+    """Outputs come faster than they are sealed, and take several times their final memory until then."""
+    rng = np.random.default_rng(0)
+    engine = Engine(EngineConfig(budget_bytes=4 << 20, background=True))
+    for number in range(1, total // 500 + 1):
+        engine.add("", number, rng.integers(0, 50_000, 500, dtype=np.int32), num_prompt_tail=0, time=1)
+        if number % 16 == 0:
+            engine.wait_indexed()
+            assert engine.stats().global_bytes <= 6 << 20
+    engine.flush()
+    stats = engine.stats()
+    assert stats.global_bytes <= 4 << 20
+    assert (stats.evicted_outputs == 0) == (total == 180_000)
+
+
 @pytest.mark.parametrize("background", [False, True])
 def test_threads_may_share_an_engine(background: bool) -> None:
     engine = Engine(EngineConfig(budget_bytes=200_000, max_growing_tokens=64, background=background, num_threads=2))

@@ -160,7 +160,8 @@ def test_nothing_deleted_comes_back_from_a_conversation(how: str) -> None:
     engine.open("turn 1", history, "a")
     engine.extend("turn 1", answer)
     output_id = engine.close("turn 1") or 0
-    engine.open("turn 2", np.concatenate([history, news]), "a")
+    prediction = random_output(rng, 100) + np.int32(1000)
+    engine.open("turn 2", np.concatenate([history, news]), "a", prediction=prediction)
     assert engine.stats().spared_tokens == 640
     engine.extend("turn 2", history[-8:])
     assert 0 in owners(engine.draft(["turn 2"]).tokens[1:].tolist())
@@ -174,6 +175,9 @@ def test_nothing_deleted_comes_back_from_a_conversation(how: str) -> None:
     assert tokens[0] == news[0] and 0 not in owners(tokens)
     engine.extend("turn 2", news[:8])
     assert engine.draft(["turn 2"]).tokens[1:4].tolist() == news[8:11].tolist()
+    # A match in the prediction is not the one of the index before, which was longer.
+    engine.extend("turn 2", prediction[50:54])
+    assert engine.draft(["turn 2"]).tokens[1:4].tolist() == prediction[54:57].tolist()
     engine.close("turn 2")
     engine.open("turn 3", np.concatenate([history, answer[:4]]), "a")
     assert 0 not in owners(engine.draft(["turn 3"]).tokens[1:].tolist())

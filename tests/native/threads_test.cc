@@ -227,8 +227,36 @@ void test_an_engine_ends_at_work() {
   }
 }
 
+// A device that fails may report tokens that are none, also while a deletion has a request's index built
+// again.
+void test_a_wrong_token_comes_while_an_index_is_built_again() {
+  EngineConfig config = small_engine_config();
+  config.background = true;
+  config.conversation_bytes = 16 << 20;
+  Engine engine(config);
+  Random random(4);
+  Text history = draw_text(random, 600, 90);
+  engine.open("earlier", history, "");
+  (void)engine.close("earlier", true, std::nullopt);
+  history.resize(500);
+  history.insert(history.end(), 100, 95);
+  engine.open("rewritten", history, "");
+  engine.wait_indexed();
+  CHECK(engine.stats().spared_tokens > 0);
+  // The thread that builds is busy meanwhile.
+  engine.open("long", draw_text(random, 200'000, 90), "");
+  engine.clear();
+  const std::vector<std::string_view> ids = {"rewritten"};
+  const std::vector<std::int64_t> accepted = {1, 100};
+  const std::vector<std::int64_t> ends = {static_cast<std::int64_t>(history.size())};
+  CHECK(engine.follow(engine.rows(ids), accepted, 2, ends, {}) == 1);
+  engine.flush();
+  engine.check_integrity();
+}
+
 }  // namespace
 
 int main() {
-  return run({test_threads_share_an_engine, test_threads_race_for_one_id, test_an_engine_ends_at_work});
+  return run({test_threads_share_an_engine, test_threads_race_for_one_id, test_an_engine_ends_at_work,
+              test_a_wrong_token_comes_while_an_index_is_built_again});
 }

@@ -170,6 +170,8 @@ class GlobalIndex {
   [[nodiscard]] GlobalSnapshot snapshot(std::string_view name) const;
   [[nodiscard]] std::vector<NamespaceStats> namespaces() const;
   [[nodiscard]] GlobalIndexStats stats() const;
+  // Whether it is more than half over its budget, as while outputs arrive faster than they are sealed.
+  [[nodiscard]] bool is_crowded() const { return bytes_ > config_.budget_bytes + config_.budget_bytes / 2; }
   [[nodiscard]] std::uint64_t num_evicted() const { return evicted_outputs_; }
   void check_integrity() const;
 
@@ -232,7 +234,7 @@ class GlobalIndex {
   // them.
   std::array<std::vector<Namespace*>, kNumWorks> work_;
   std::size_t bytes_ = 0;
-  bool has_sealed_over_budget_ = false;  // the latest plan seals, and was made over the budget
+  bool has_sealed_crowded_ = false;  // the latest plan seals, and was made while it was crowded
   std::uint64_t evicted_outputs_ = 0;
   // The output that is being added.
   Namespace* target_ = nullptr;

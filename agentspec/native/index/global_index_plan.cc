@@ -37,17 +37,16 @@ GlobalIndex::Plan GlobalIndex::make_plan(Namespace& space, std::span<GlobalPart>
 }
 
 std::optional<GlobalIndex::Plan> GlobalIndex::plan() {
-  const bool is_over_budget = bytes_ > config_.budget_bytes;
   // Sealing comes first, because it saves memory and drops nothing. But if outputs arrive faster than they
-  // are sealed, sealing alone would never end and the index would grow. So above the budget, sealing and
+  // are sealed, sealing alone would never end and the index would grow. So in a crowded index, sealing and
   // eviction alternate.
-  if (std::exchange(has_sealed_over_budget_, false) && is_over_budget) {
+  if (std::exchange(has_sealed_crowded_, false) && is_crowded()) {
     if (auto plan = plan_eviction()) return plan;
   }
   // A namespace stays marked until nothing is left to do for it.
   while (Namespace* const space = marked(Work::kSeal)) {
     if (auto plan = plan_sealing(*space)) {
-      has_sealed_over_budget_ = is_over_budget;
+      has_sealed_crowded_ = is_crowded();
       return plan;
     }
     unmark(*space, Work::kSeal);
@@ -56,7 +55,7 @@ std::optional<GlobalIndex::Plan> GlobalIndex::plan() {
     if (auto plan = plan_rewriting(*space)) return plan;
     unmark(*space, Work::kRewrite);
   }
-  return is_over_budget ? plan_eviction() : std::nullopt;
+  return bytes_ > config_.budget_bytes ? plan_eviction() : std::nullopt;
 }
 
 std::optional<GlobalIndex::Plan> GlobalIndex::plan_sealing(Namespace& space) {

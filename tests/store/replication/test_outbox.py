@@ -137,6 +137,8 @@ def test_it_goes_on_from_a_loaded_snapshot() -> None:
     coverage.start("a", "p7")
     assert coverage.advance("a", ()) == "p7"
     coverage.read("a", "p8", 8)
+    assert coverage.advance("a", ()) == "p7", "it was read after the engine was asked"
+    coverage.begin("a")
     assert coverage.advance("a", {8}) == "p7"
     assert coverage.advance("b", ()) == ""
     coverage.forget()
@@ -152,6 +154,7 @@ def test_covered_outputs_are_sealed_in_any_order_of_sealing() -> None:
         unsealed.add(number)
         for sealed in chance.sample(sorted(unsealed), k=min(len(unsealed), chance.randrange(3))):
             unsealed.remove(sealed)
+        coverage.begin("a")
         position = coverage.advance("a", unsealed)
         covered = range(int(position) + 1) if position else range(0)
         assert not unsealed & set(covered)

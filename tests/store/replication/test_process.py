@@ -17,12 +17,14 @@ import numpy as np
 import pytest
 from replicas import SCOPE, A, B, Replica, until
 
+from agentspec.config import EngineConfig
 from agentspec.engine import Engine
 from agentspec.errors import StoreUnavailableError
 from agentspec.evals.micro.store.redis_server import RedisServer
 from agentspec.store.base import Store
 from agentspec.store.codec import Codec
 from agentspec.store.records import OutputRecord
+from agentspec.store.replication.process import RemoteEngine
 from agentspec.store.replication.remote import SharingProcess
 from agentspec.store.urls import open_store
 
@@ -45,6 +47,19 @@ def process_of(replica: Replica) -> subprocess.Popen[bytes]:
 def written(store: Store, namespace: str = A) -> list[int]:
     records = [CODEC.decode(namespace, entry.data) for entry in store.scan(namespace, max_bytes=1 << 30)]
     return [record.output_id for record in records if isinstance(record, OutputRecord)]
+
+
+def test_a_snapshot_has_what_was_added_before_it() -> None:
+    class Calls(list[str]):
+        def call(self, name: str, *arguments: Any) -> Any:
+            self.append(name)
+            return [] if name == "add_all" else ([], np.zeros(0, np.uint64))
+
+    calls: Any = Calls()
+    engine = RemoteEngine(calls, EngineConfig())
+    engine.add(A, 1, np.array([5, 6], np.int32), num_prompt_tail=1, time=0)
+    engine.snapshot(A)
+    assert calls == ["add_all", "snapshot"]
 
 
 def test_replicas_share_and_a_restarted_one_has_its_own(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 from replicas import SCOPE, A, B, Replica, until
 
 from agentspec.engine import Engine, EngineStats
+from agentspec.snapshot import Snapshot
 from agentspec.store.base import CONTROL, Store
 from agentspec.store.codec import Codec
 from agentspec.store.records import ANY_NAMESPACE, Deletion, OutputRecord
@@ -118,6 +119,30 @@ def test_a_snapshot_spares_the_log(store: Store) -> None:
     store.remove(A, [entry.position for entry in store.scan(A)][:covered])
     with Replica(store) as second:
         assert second.num_outputs() == number + 2
+        assert second.drafts([900]) == [901, 902]
+
+
+def test_a_snapshot_does_not_cover_what_is_read_while_it_is_taken(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Naming a large segment takes a while."""
+    snapshot = Engine.snapshot
+
+    def slow(engine: Engine, namespace: str) -> Snapshot:
+        found = snapshot(engine, namespace)
+        if engine is first.engine:
+            other.finish("late", [900, 901, 902])
+            until(lambda: first.drafts([900]) == [901, 902])
+        return found
+
+    with Replica(store, max_growing_tokens=64) as first, Replica(store) as other:
+        first.finish("sealed", list(range(100)))
+        first.engine.flush()
+        monkeypatch.setattr(Engine, "snapshot", slow)
+        first.sharing.keep_now()
+        monkeypatch.undo()
+    assert store.manifest(A) is not None
+    with Replica(store) as second:
         assert second.drafts([900]) == [901, 902]
 
 

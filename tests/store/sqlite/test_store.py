@@ -14,6 +14,7 @@ from store_case import SCOPE, A, B, data
 
 from agentspec.errors import ConfigError, StoreError, StoreUnavailableError
 from agentspec.store import open_store, place
+from agentspec.store.sqlite.reader import SqliteReader
 
 WRITER = """
 import sys
@@ -44,6 +45,19 @@ def test_a_follower_in_another_process_is_fed(path: Path) -> None:
     process.kill()
     process.communicate()
     assert entries[0].data == b"0"
+    reader.close()
+    store.close()
+
+
+def test_a_follower_reads_what_was_written_before_it_opened_the_file_again(path: Path) -> None:
+    store = open_store(url(path), SCOPE)
+    store.append([(A, b"first")])
+    reader = store.reader()
+    assert len(reader.read(1)) == 1 and not reader.read(0)
+    assert isinstance(reader, SqliteReader)
+    reader._file.close()  # as errors of the disk do
+    store.append([(A, b"second")])
+    assert [entry.data for entry in reader.read(1)] == [b"second"]
     reader.close()
     store.close()
 
