@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -111,6 +112,13 @@ def test_compose_names_files_that_are_there(secrets: Path) -> None:
     other = yaml.safe_load((INTEGRATIONS / "prometheus" / "prometheus.yml").read_text())
     assert ours["scrape_configs"][0]["metric_relabel_configs"] == other["scrape_configs"][0]["metric_relabel_configs"]
     assert json.loads((DOCKER / compose["configs"]["dashboard"]["file"]).read_text())["uid"] == "agentspec"
+
+
+def test_the_router_is_one_that_passes_the_tenants_fields_on() -> None:
+    # sglang-router 0.3.2 drops cache_salt, extra_key, custom_params and prediction from chats.
+    (version,) = re.findall(r"pip install .* smg==(\S+)", (DOCKER / "Dockerfile.router").read_text())
+    base = yaml.safe_load((INTEGRATIONS / "kubernetes" / "base" / "kustomization.yaml").read_text())
+    assert {image["name"]: image["newTag"] for image in base["images"]}["smg"] == version
 
 
 def test_secrets_are_private_and_never_replaced(secrets: Path) -> None:
