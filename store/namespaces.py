@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 
 _DOMAIN = b"agentspec namespace 1\0"
 
@@ -17,3 +18,10 @@ def namespace_id(tenant: str, key: bytes | None) -> str:
     name = _DOMAIN + tenant.encode("utf-8", "surrogatepass")
     digest = hashlib.sha256(name).hexdigest() if key is None else hmac.new(key, name, "sha256").hexdigest()
     return digest[:32]
+
+
+def joined(value: str, *others: str) -> str:
+    """One name for several values. A `value` without others is its own name, and no two lists have the same name."""
+    if not any(others) and not value.startswith("\0"):
+        return value
+    return "\0" + json.dumps([value, *others])

@@ -40,7 +40,8 @@ class Secret(bytes):
 
 
 def read_key(path: str | Path | None = None, variable: str | None = None) -> Secret | None:
-    """A key from a file or, where there is none, from an environment variable; None if neither is given.
+    """A key from a file or, where none is named, from the file that `variable`_FILE names or from `variable` itself; None
+    if none is given.
 
     Written as hexadecimal digits, as base64 or as it is: whatever of these, in this order, yields 32 bytes at least.
     All of the bytes count; keys of the length that a cipher needs are derived from them. Raises ConfigError if the file
@@ -59,9 +60,8 @@ def read_key(path: str | Path | None = None, variable: str | None = None) -> Sec
 
 
 def read_password(path: str | Path | None = None, variable: str | None = None) -> Secret | None:
-    """A password from a file, without the ends of lines after it, or from an environment variable; None if neither is
-    given. Raises ConfigError if the file cannot be read, is no regular file or may be read by others; or the password
-    is empty."""
+    """A password from the same places, without the ends of lines after it; None if none is given. Raises ConfigError if
+    the file cannot be read, is no regular file or may be read by others; or the password is empty."""
     raw, origin = _read(path, variable)
     if raw is None:
         return None
@@ -88,6 +88,8 @@ def write_key(path: str | Path) -> None:
 
 def _read(path: str | Path | None, variable: str | None) -> tuple[bytes | None, str]:
     """The secret's bytes and their origin. An empty variable counts as unset."""
+    # Commands find the files that the server's variables name, so that none of them works without the server's keys.
+    path = path or (os.environ.get(f"{variable}_FILE") or None if variable else None)
     if path is not None:
         return _read_private(Path(path)), str(path)
     value = os.environb.get(variable.encode()) if variable else None

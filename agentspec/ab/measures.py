@@ -360,7 +360,9 @@ def _limits(
         if own_calls and all(call.completion_tokens is None for call in own_calls):
             limits.append(f"Server {label} does not tell numbers of tokens.")
         if own_calls and all(call.verify_steps is None for call in own_calls):
-            limits.append(f"Server {label} tells no accept length; a server without speculation has none.")
+            limits.append(
+                f"Server {label} tells no accept length: a server without speculation has none, nor has an answer of one token."
+            )
     if arms["a"].model.rpartition("/")[2] != arms["b"].model.rpartition("/")[2]:
         limits.append(f"The servers name their models differently: {arms['a'].model} and {arms['b'].model}.")
     for key in ("version", "dtype", "tp_size", "device"):

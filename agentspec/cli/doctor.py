@@ -25,6 +25,7 @@ from agentspec.progress import Progress
 from agentspec.record_file import write_json
 
 _SQLITE = b"SQLite format 3\0"
+_FILES = (".jsonl", ".json", ".xz", ".gz", ".sqlite3")
 _STORES = ("sqlite", "redis", "rediss", "valkey", "valkeys", "unix")
 _MOST_LINES = 2000
 
@@ -84,7 +85,7 @@ def _look(args: argparse.Namespace) -> list[Finding]:
     scheme, separator, _ = args.target.partition("://")
     if separator and scheme.split("-")[0] in _STORES:
         return _store(args, args.target)
-    if not separator and (path.exists() or os.sep in args.target):
+    if not separator and (path.exists() or os.sep in args.target or path.suffix in _FILES):
         raise ConfigError(f"{args.target} is no file; pass a log, a store's SQLite file, or a server's URL")
     return _server(args)
 

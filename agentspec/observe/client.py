@@ -114,5 +114,6 @@ class ServerClient:
             owners = set()
         named = f" (its models are owned by {', '.join(sorted(owners))})" if owners else ""
         return ServerError(
-            f"the server at {self.url} is not an SGLang server{named}: it has no /server_info; agentspec runs in SGLang"
+            f"the server at {self.url} is not an SGLang server{named}: it has no /server_info; agentspec runs in SGLang, "
+            "so behind a router name one of its replicas"
         )

@@ -328,15 +328,15 @@ def listing() -> str:
     lines = ["tasks"]
     for task in TASKS.values():
         kind = f"replay of {task.trace}" if task.is_replay else "live"
-        lines += [f"  {task.name:<22}{task.data} ({kind})", f"  {'':<22}metric: {task.metric}; source: {task.source}"]
+        lines += [f"  {task.name:<23}{task.data} ({kind})", f"  {'':<23}metric: {task.metric}; source: {task.source}"]
     lines.append("systems")
     lines += [
-        f"  {name:<22}{system.label}{' (default)' if name in DEFAULT_SYSTEMS else ''}"
+        f"  {name:<23}{system.label}{' (default)' if name in DEFAULT_SYSTEMS else ''}"
         for name, system in EVALUATED.items()
     ]
     lines.append("systems with --emulate")
     lines += [
-        f"  {name:<22}{system.label}{' (default)' if name in emulated.DEFAULT_SYSTEMS else ''}"
+        f"  {name:<23}{system.label}{' (default)' if name in emulated.DEFAULT_SYSTEMS else ''}"
         for name, system in emulated.SYSTEMS.items()
     ]
     return "\n".join(lines)

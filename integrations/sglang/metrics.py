@@ -95,6 +95,7 @@ CONTROL = {
     "step_predicted_tokens": Metric("Accepted and bonus tokens expected of the last step, over all rows"),
     "step_observed_tokens": Metric("Accepted and bonus tokens of the last step, over all rows"),
     # A gauge shows only the last step. Errors of the predictions show in sums.
+    "measured_steps": _counter("Steps whose verification was measured"),
     "predicted_verify_seconds": _counter("Predicted for verifications, of those that were measured"),
     "observed_verify_seconds": _counter("Measured of verifications"),
     "predicted_tokens": _counter("Accepted and bonus tokens expected of steps"),
@@ -282,6 +283,7 @@ class ControlMetrics:
         exported.set("step_observed_tokens", float(num_tokens))
         exported.add("step_plans", 1, plan.reason)
         if seconds > 0.0:
+            exported.add("measured_steps", 1)
             exported.add("predicted_verify_seconds", plan.seconds)
             exported.add("observed_verify_seconds", seconds)
         exported.add("predicted_tokens", plan.expected_tokens)

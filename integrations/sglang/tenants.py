@@ -7,14 +7,13 @@ clients.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang.sglang_types import Req
-from agentspec.store.namespaces import namespace_id
+from agentspec.store.namespaces import joined, namespace_id
 
 _CUSTOM = "custom_params."
 _FIELDS = ("auto", "extra_key", "cache_salt", "none")
@@ -143,17 +142,17 @@ class Tenants:
         # may send any adapter's id, so without it here "ac" with the adapter "me" would be the tenant "acme".
         adapter = getattr(request, "lora_id", None) or ""
         if self._field == "auto":
-            return _joined(extra_key, salt, adapter) if adapter else _joined(extra_key, salt)
+            return joined(extra_key, salt, adapter) if adapter else joined(extra_key, salt)
         if self._field == "extra_key":
-            return _joined(extra_key, adapter)
+            return joined(extra_key, adapter)
         if self._field == "none":
-            return _joined("", adapter)
+            return joined("", adapter)
         if self._field == "cache_salt":
-            return _joined(salt, adapter) if salt else None
+            return joined(salt, adapter) if salt else None
         value = custom_params.get(self._field.removeprefix(_CUSTOM)) if isinstance(custom_params, Mapping) else None
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             return None
-        return _joined(str(value), adapter)
+        return joined(str(value), adapter)
 
     def _namespace(self, tenant: str) -> str:
         if len(tenant) > _MAX_CACHED_CHARACTERS:
@@ -164,10 +163,3 @@ class Tenants:
                 self._cached.clear()
             found = self._cached[tenant] = namespace_id(tenant, self._key)
         return found
-
-
-def _joined(value: str, *others: str) -> str:
-    """One name for several values. A `value` without others is its own name, and no two lists have the same name."""
-    if not any(others) and not value.startswith("\0"):
-        return value
-    return "\0" + json.dumps([value, *others])

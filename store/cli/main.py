@@ -24,9 +24,9 @@ ACTIONS = {
 }
 
 _ENVIRONMENT = """\
-Variables, where the option is not given: AGENTSPEC_STORE (the URL), AGENTSPEC_STORE_KEY and AGENTSPEC_NAMESPACE_KEY
-(the keys themselves), AGENTSPEC_STORE_PASSWORD (the password itself). Exit status: 0, 1 where `verify` found faults,
-2 for an error."""
+Variables, where the option is not given, as for servers: AGENTSPEC_STORE (the URL); AGENTSPEC_STORE_PASSWORD_FILE,
+AGENTSPEC_STORE_KEY_FILE and AGENTSPEC_NAMESPACE_KEY_FILE, or without _FILE the password and the keys themselves. Exit
+status: 0, 1 where `verify` found faults, 2 for an error."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

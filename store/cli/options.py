@@ -14,7 +14,7 @@ from agentspec.errors import ConfigError
 from agentspec.fingerprint import fingerprint, tokenizer_file
 from agentspec.store.base import NamespaceInfo, Scope, Store
 from agentspec.store.codec import Codec
-from agentspec.store.namespaces import namespace_id
+from agentspec.store.namespaces import joined, namespace_id
 from agentspec.store.secrets import (
     NAMESPACE_KEY_VARIABLE,
     PASSWORD_VARIABLE,
@@ -56,9 +56,11 @@ def add_namespace_options(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--tenant",
         metavar="NAME",
-        help="the tenant's name, as its requests give it in the field of --agentspec-namespace-from",
+        help="the tenant's name, as its requests give it in the field of --agentspec-namespace-from; by `auto` that is "
+        "extra_key",
     )
     which.add_argument("--namespace", metavar="ID", help="a namespace as `agentspec store ls` shows it")
+    parser.add_argument("--cache-salt", metavar="NAME", help="by `auto`: the cache_salt of the tenant's requests")
     parser.add_argument(
         "--namespace-key-file", type=Path, metavar="FILE", help="holds the key that tenants' names are hidden with"
     )
@@ -100,10 +102,13 @@ def opened(args: argparse.Namespace, *, create: bool = False) -> Iterator[OpenSt
 
 
 def chosen_namespace(args: argparse.Namespace) -> str | None:
-    """The namespace that --tenant or --namespace names; None where neither is given, which means all namespaces. Raises
-    ConfigError if a key cannot be read, or --namespace is not a namespace."""
-    if args.tenant is not None:
-        return namespace_id(args.tenant, read_key(args.namespace_key_file, NAMESPACE_KEY_VARIABLE))
+    """The namespace that --tenant, --cache-salt or --namespace names; None where none is given, which means all namespaces.
+    Raises ConfigError if a key cannot be read, or --namespace is not a namespace."""
+    if args.cache_salt is not None and args.namespace is not None:
+        raise ConfigError("--namespace names one namespace already; leave out --cache-salt")
+    if args.tenant is not None or args.cache_salt is not None:
+        tenant = joined(args.tenant or "", args.cache_salt or "")
+        return namespace_id(tenant, read_key(args.namespace_key_file, NAMESPACE_KEY_VARIABLE))
     if args.namespace is not None and not _NAMESPACE.fullmatch(args.namespace):
         raise ConfigError(
             f"--namespace must be 32 hexadecimal digits, got {args.namespace!r}; see `agentspec store ls`, or pass a "

@@ -86,26 +86,29 @@ def store_error(error: Exception, url: str, user: str | None, timeout: float) ->
         )
     if meaning == "password":
         return StoreError(
-            f"the store {url} refuses the user {user or 'default'!r} with the password given, or with none ({text})"
+            f"the store {url} refuses the user {user or 'default'!r} with the password given, or with none ({text}): name "
+            "the user in the URL, and give the password in AGENTSPEC_STORE_PASSWORD or in a file"
         )
     if meaning == "permission":
         return StoreError(
             f"the store {url} does not let the user {user or 'default'!r} do all that agentspec does ({text}): "
-            "agentspec.store.acl_rules() has the rules that it needs"
+            "`agentspec store acl USER` prints the rules that it needs"
         )
     if "WRONG_VERSION_NUMBER" in text or "SSL" in text:
         return _tls_error(error, url)
     if isinstance(error, TimeoutError) or type(error).__name__ == "TimeoutError":
         return StoreUnavailableError(f"the store {url} did not answer within {timeout:g} s")
-    return StoreUnavailableError(f"the store {url} cannot be reached: {text}")
+    # What a server does that speaks TLS alone.
+    hint = "; if it speaks TLS, name it as rediss://" if url.startswith("redis://") and "reset by peer" in text else ""
+    return StoreUnavailableError(f"the store {url} cannot be reached: {text}{hint}")
 
 
 def _tls_error(error: Exception, url: str) -> StoreError:
     text = str(error)
     if "CERTIFICATE_VERIFY_FAILED" in text or isinstance(error, ssl.SSLCertVerificationError):
         return StoreError(
-            f"the certificate of the store {url} is not trusted ({text}): name the file of its authority's as "
-            "ssl_ca_certs, and the host as in the certificate"
+            f"the certificate of the store {url} is not trusted ({text}): name the file of its authority's "
+            "certificate as ssl_ca_certs, and the host as in its own"
         )
     if "WRONG_VERSION_NUMBER" in text:
         return StoreError(f"the store {url} does not speak TLS on this port ({text})")

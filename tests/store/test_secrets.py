@@ -57,6 +57,15 @@ def test_a_file_wins_over_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert read_key(private(tmp_path / "key", b"f" * 40), VARIABLE) == b"f" * 40
 
 
+def test_a_variable_may_name_the_file_as_a_server_s_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "v" * 40)
+    monkeypatch.setenv(f"{VARIABLE}_FILE", str(private(tmp_path / "key", b"f" * 40)))
+    assert read_key(None, VARIABLE) == read_password(None, VARIABLE) == b"f" * 40
+    assert read_key(private(tmp_path / "other", b"o" * 40), VARIABLE) == b"o" * 40
+    monkeypatch.setenv(f"{VARIABLE}_FILE", "")
+    assert read_key(None, VARIABLE) == b"v" * 40
+
+
 def test_no_key_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     assert read_key() is None

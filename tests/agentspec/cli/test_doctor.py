@@ -41,6 +41,7 @@ def test_what_happens_now_is_told_from_what_happened(capsys: pytest.CaptureFixtu
         (["http://127.0.0.1:9"], "no server answers"),
         (["{tmp}"], "is no file"),
         (["{tmp}/missing.jsonl"], "is no file"),
+        (["missing.jsonl"], "is no file"),
         (["{tmp}/empty.jsonl", "--tokenizer", "{tokenizer}"], "no session"),
         (["{tmp}/broken.jsonl.xz", "--tokenizer", "{tokenizer}"], "cannot read"),
         (["x", "--tokenizer", "{tmp}/missing"], "--tokenizer"),

@@ -88,7 +88,7 @@ def test_the_blocks_of_all_ranks() -> None:
 @every(
     ("pages", "named"),
     [
-        ({}, "not an SGLang server"),
+        ({}, "not an SGLang server.*behind a router name one of its replicas"),
         ({"/v1/models": {"data": [{"owned_by": "vllm"}]}}, "owned by vllm"),
         ({"/server_info": "<html>"}, "not an SGLang server"),
         ({"/server_info": {"version": 1}}, "not an SGLang server"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -113,6 +114,13 @@ def test_compose_names_files_that_are_there(secrets: Path) -> None:
     assert json.loads((DOCKER / compose["configs"]["dashboard"]["file"]).read_text())["uid"] == "agentspec"
 
 
+def test_the_router_is_one_that_passes_the_tenants_fields_on() -> None:
+    # sglang-router 0.3.2 drops cache_salt, extra_key, custom_params and prediction from chats.
+    (version,) = re.findall(r"pip install .* smg==(\S+)", (DOCKER / "Dockerfile.router").read_text())
+    base = yaml.safe_load((INTEGRATIONS / "kubernetes" / "base" / "kustomization.yaml").read_text())
+    assert {image["name"]: image["newTag"] for image in base["images"]}["smg"] == version
+
+
 def test_secrets_are_private_and_never_replaced(secrets: Path) -> None:
     before = {path.name: path.read_bytes() for path in secrets.iterdir()}
     assert all(path.stat().st_mode & 0o077 == 0 for path in secrets.iterdir())
@@ -128,8 +136,10 @@ def test_the_users_of_redis(secrets: Path, tmp_path: Path) -> None:
     assert password is not None
     rules = (secrets / "users.acl").read_text()
     assert hashlib.sha256(password.text().encode()).hexdigest() in rules and password.text() not in rules
+    # A Redis 7 that restarts drops what transactions wrote if the default user has no rights.
+    assert rules.startswith("user default off ~* &* +@all\n")
     # The tests' own commands use the default user, so here it stays on. Everything else is as in a fleet.
-    (tmp_path / "users.acl").write_text(rules.replace("user default off", "user default on nopass ~* &* +@all"))
+    (tmp_path / "users.acl").write_text(rules.replace("user default off", "user default on nopass"))
     with RedisServer(tmp_path, "--aclfile", str(tmp_path / "users.acl"), "--maxmemory-policy", "noeviction") as server:
         url = f"redis://agentspec@127.0.0.1:{server.port}/0"
         store = open_store(url, Scope("m", "t"), password=password.text())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import time
+from types import SimpleNamespace
 
 import pytest
 from store_command import ACME, OTHER, StoreCommand, output
 
+from agentspec.integrations.sglang.tenants import Tenants
 from agentspec.store import place
 from agentspec.store.records import ANY_NAMESPACE
 
@@ -38,6 +40,15 @@ def test_a_tenant_is_deleted_here_and_in_replicas(filled: StoreCommand, words: l
     assert started <= deletion.time <= time.time()
     again = filled.json("delete", *words, "--yes")
     assert (again["namespaces"], again["entries"], again["snapshots"]) == (0, 0, 0)
+
+
+def test_a_tenant_by_auto_may_be_a_cache_salt(command: StoreCommand) -> None:
+    request = SimpleNamespace(rid="r", cache_salt="acme")
+    of_server = Tenants("auto", None).handling(request).namespace  # type: ignore[arg-type]
+    command.put(of_server, output("a"))
+    assert command.json("delete", "--tenant", "acme", "--yes")["entries"] == 0
+    assert command.json("delete", "--cache-salt", "acme", "--yes")["entries"] == 1
+    assert "leave out --cache-salt" in command.fail("delete", "--cache-salt", "acme", "--namespace", ACME, "--yes")
 
 
 def test_a_request_is_deleted_wherever_it_is(filled: StoreCommand) -> None:

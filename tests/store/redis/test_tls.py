@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 import trustme
 from store_case import SCOPE, A, data, drain
 from tcp_proxy import Proxy
@@ -14,6 +15,7 @@ from tcp_proxy import Proxy
 from agentspec.errors import ConfigError, StoreError, StoreUnavailableError
 from agentspec.evals.micro.store.redis_server import RedisServer
 from agentspec.store import open_store
+from agentspec.store.redis.errors import store_error
 
 pytestmark = pytest.mark.redis
 
@@ -81,6 +83,12 @@ def test_a_client_s_certificate_is_shown(
 def test_a_server_without_tls_is_told_apart(redis_server: RedisServer) -> None:
     with pytest.raises(StoreError, match="TLS"):
         open_store(f"rediss://127.0.0.1:{redis_server.port}", SCOPE, timeout=1)
+
+
+def test_a_server_with_tls_alone_is_told_apart() -> None:
+    error = redis.ConnectionError("Error while reading from h:1 : (104, 'Connection reset by peer')")
+    assert "name it as rediss://" in str(store_error(error, "redis://h:1", None, 1.0))
+    assert str(store_error(error, "rediss://h:1", None, 1.0)).endswith("peer')")
 
 
 def test_files_must_be_there(tmp_path: Path) -> None:
