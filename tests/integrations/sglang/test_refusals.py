@@ -50,6 +50,8 @@ def test_defaults_pass() -> None:
         ("enable_two_batch_overlap", True),
         ("tokenizer_worker_num", 2),
         ("enable_streaming_session", True),
+        ("enable_return_routed_experts", True),
+        ("enable_return_indexer_topk", True),
         ("grammar_backend", "outlines"),
         ("dllm_algorithm", "LowConfidence"),
         ("disaggregation_mode", "prefill"),
