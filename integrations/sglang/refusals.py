@@ -69,6 +69,14 @@ _REFUSED_WITH_DRAFTER: dict[str, tuple[Callable[[Any], bool], str]] = {
         "the draft model needs a step: set --speculative-num-steps to 1 or more",
     ),
 }
+# The same with an EAGLE-3 head.
+_OTHER_STATES = (
+    "beside an EAGLE-3 head SGLang returns the states that the head reads, of several layers, in place of the last layer's; "
+    "drop the flag, or serve without the draft model"
+)
+_REFUSED_WITH_EAGLE3 = {
+    name: (bool, _OTHER_STATES) for name in ("enable_return_hidden_states", "return_hidden_states_mode")
+}
 
 
 def refuse_unsupported(server_args: ServerArgs) -> None:
@@ -77,6 +85,8 @@ def refuse_unsupported(server_args: ServerArgs) -> None:
     refused = dict(_REFUSED)
     if arguments.setting(server_args, "speculative_draft_model_path"):
         refused.update(_REFUSED_WITH_DRAFTER)
+    if arguments.setting(server_args, "speculative_algorithm") == "EAGLE3":
+        refused.update(_REFUSED_WITH_EAGLE3)
     for name, (is_refused, remedy) in refused.items():
         value = arguments.setting(server_args, name)
         if is_refused(value):

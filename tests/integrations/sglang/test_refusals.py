@@ -88,6 +88,13 @@ def test_some_only_beside_a_draft_model(name: str, value: Any) -> None:
         refuse_unsupported(arguments(**{name: value}, speculative_draft_model_path="some/model"))
 
 
+@pytest.mark.parametrize(("name", "value"), [("enable_return_hidden_states", True), ("return_hidden_states_mode", "last")])
+def test_hidden_states_only_beside_an_eagle3_head(name: str, value: Any) -> None:
+    refuse_unsupported(arguments(**{name: value}, speculative_algorithm="EAGLE"))
+    with pytest.raises(UnsupportedError, match=f"{name}={value!r}"):
+        refuse_unsupported(arguments(**{name: value}, speculative_algorithm="EAGLE3"))
+
+
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(UnsupportedError, match="pp_size=4.*enable_pdmux=True"):
         refuse_unsupported(arguments(pp_size=4, enable_pdmux=True))
