@@ -88,7 +88,9 @@ def test_some_only_beside_a_draft_model(name: str, value: Any) -> None:
         refuse_unsupported(arguments(**{name: value}, speculative_draft_model_path="some/model"))
 
 
-@pytest.mark.parametrize(("name", "value"), [("enable_return_hidden_states", True), ("return_hidden_states_mode", "last")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("enable_return_hidden_states", True), ("return_hidden_states_mode", "last")]
+)
 def test_hidden_states_only_beside_an_eagle3_head(name: str, value: Any) -> None:
     refuse_unsupported(arguments(**{name: value}, speculative_algorithm="EAGLE"))
     with pytest.raises(UnsupportedError, match=f"{name}={value!r}"):
