@@ -25,6 +25,10 @@ _STATES_OF_NODES = (
     "NGRAM returns nothing of it, and beside a draft model SGLang returns that of a tree's first nodes, whatever branch it "
     "accepted; drop the flag, or serve without speculative decoding"
 )
+_STATES_BESIDE_DRAFTER = (
+    "beside a STANDALONE model SGLang returns no hidden states of answers, and beside an EAGLE-3 head those that the head "
+    "reads, of several layers; drop the flag, or serve without the draft model"
+)
 # Argument -> (whether a value is refused, the remedy). A field that a release does not have is None and passes.
 _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "pp_size": (lambda v: (v or 1) > 1, "pipeline parallelism is not supported; use --tp-size instead of --pp-size"),
@@ -63,19 +67,13 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 # The same with a draft model.
 _REFUSED_WITH_DRAFTER: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "enable_return_hidden_states": (bool, _STATES_BESIDE_DRAFTER),
+    "return_hidden_states_mode": (bool, _STATES_BESIDE_DRAFTER),
     "enable_mixed_chunk": (bool, "prompts and answers share no step with a draft model; drop --enable-mixed-chunk"),
     "speculative_num_steps": (
         lambda v: v is not None and v < 1,
         "the draft model needs a step: set --speculative-num-steps to 1 or more",
     ),
-}
-# The same with an EAGLE-3 head.
-_OTHER_STATES = (
-    "beside an EAGLE-3 head SGLang returns the states that the head reads, of several layers, in place of the last layer's; "
-    "drop the flag, or serve without the draft model"
-)
-_REFUSED_WITH_EAGLE3 = {
-    name: (bool, _OTHER_STATES) for name in ("enable_return_hidden_states", "return_hidden_states_mode")
 }
 
 
@@ -85,8 +83,6 @@ def refuse_unsupported(server_args: ServerArgs) -> None:
     refused = dict(_REFUSED)
     if arguments.setting(server_args, "speculative_draft_model_path"):
         refused.update(_REFUSED_WITH_DRAFTER)
-    if arguments.setting(server_args, "speculative_algorithm") == "EAGLE3":
-        refused.update(_REFUSED_WITH_EAGLE3)
     for name, (is_refused, remedy) in refused.items():
         value = arguments.setting(server_args, name)
         if is_refused(value):

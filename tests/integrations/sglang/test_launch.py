@@ -92,7 +92,7 @@ REFUSED = [
     (["--speculative-draft-model-path", str(EAGLE3_FOLDER), "--agentspec-base", "STANDALONE"], "which is for EAGLE3"),
     (
         ["--speculative-draft-model-path", str(EAGLE3_FOLDER), "--enable-return-hidden-states"],
-        "enable_return_hidden_states=True: beside an EAGLE-3 head",
+        "enable_return_hidden_states=True: beside a STANDALONE model",
     ),
 ]
 

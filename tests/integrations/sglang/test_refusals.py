@@ -81,20 +81,19 @@ def test_layouts_that_sglang_lacks_are_refused_with_the_reason(
         refuse_unsupported(arguments(**{name: value}, speculative_draft_model_path=draft_model))
 
 
-@pytest.mark.parametrize(("name", "value"), [("enable_mixed_chunk", True), ("speculative_num_steps", 0)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("enable_mixed_chunk", True),
+        ("speculative_num_steps", 0),
+        ("enable_return_hidden_states", True),
+        ("return_hidden_states_mode", "last"),
+    ],
+)
 def test_some_only_beside_a_draft_model(name: str, value: Any) -> None:
     refuse_unsupported(arguments(**{name: value}))
     with pytest.raises(UnsupportedError, match=f"{name}={value!r}"):
         refuse_unsupported(arguments(**{name: value}, speculative_draft_model_path="some/model"))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("enable_return_hidden_states", True), ("return_hidden_states_mode", "last")]
-)
-def test_hidden_states_only_beside_an_eagle3_head(name: str, value: Any) -> None:
-    refuse_unsupported(arguments(**{name: value}, speculative_algorithm="EAGLE"))
-    with pytest.raises(UnsupportedError, match=f"{name}={value!r}"):
-        refuse_unsupported(arguments(**{name: value}, speculative_algorithm="EAGLE3"))
 
 
 def test_all_problems_are_told_at_once() -> None:
