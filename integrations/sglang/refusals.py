@@ -21,6 +21,14 @@ _DISAGGREGATION = (
     "SGLang hands a decode server what to draft from for its own algorithms with a draft head only, not for NGRAM, "
     "STANDALONE or a plugin's; run prefill and decode in one server, or choose --speculative-algorithm EAGLE"
 )
+_STATES_OF_NODES = (
+    "NGRAM returns nothing of it, and beside a draft model SGLang returns that of a tree's first nodes, whatever branch it "
+    "accepted; drop the flag, or serve without speculative decoding"
+)
+_STATES_BESIDE_DRAFTER = (
+    "beside a STANDALONE model SGLang returns no hidden states of answers, and beside an EAGLE-3 head those that the head "
+    "reads, of several layers; drop the flag, or serve without the draft model"
+)
 # Argument -> (whether a value is refused, the remedy). A field that a release does not have is None and passes.
 _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "pp_size": (lambda v: (v or 1) > 1, "pipeline parallelism is not supported; use --tp-size instead of --pp-size"),
@@ -44,6 +52,8 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
         bool,
         "they keep the KV cache of an answer's last token even if no step computed it; drop --enable-streaming-session",
     ),
+    "enable_return_routed_experts": (bool, _STATES_OF_NODES),
+    "enable_return_indexer_topk": (bool, _STATES_OF_NODES),
     "grammar_backend": (
         lambda v: v == "outlines",
         "SGLang cannot check drafts against grammars of outlines; use --grammar-backend xgrammar or llguidance",
@@ -57,6 +67,8 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 # The same with a draft model.
 _REFUSED_WITH_DRAFTER: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "enable_return_hidden_states": (bool, _STATES_BESIDE_DRAFTER),
+    "return_hidden_states_mode": (bool, _STATES_BESIDE_DRAFTER),
     "enable_mixed_chunk": (bool, "prompts and answers share no step with a draft model; drop --enable-mixed-chunk"),
     "speculative_num_steps": (
         lambda v: v is not None and v < 1,

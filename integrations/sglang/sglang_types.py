@@ -38,6 +38,7 @@ class Req(Protocol):
     origin_input_ids: Sequence[int]
     output_ids: Sequence[int]
     sampling_params: object
+    to_finish: object
 
     def finished(self) -> bool: ...
 
@@ -46,7 +47,6 @@ class EndingReq(Req, Protocol):
     """A request with the attributes that say where its answer ends."""
 
     grammar: object
-    to_finish: object
     finished_reason: object
     finished_len: int | None
     reasoning_tokens: int

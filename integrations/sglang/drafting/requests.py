@@ -9,6 +9,7 @@
     it finishes at prefill                   reap: closes it, because the request says that it is finished
     it has its min_new_tokens                release: it is opened again, and may have drafts from now on
     it is aborted                            abort: marks it; reap closes it once no decode batch holds it
+    it is dropped for lack of memory         reap: closes it, because the request has a reason to finish
     the scheduler is idle                    reap: closes what has ended, because no decode step may follow
 
 Between these events accepted_tokens.py appends the accepted tokens to the texts. A request that is absent from a batch
@@ -193,7 +194,7 @@ class RequestBook:
             return
         running = {request.rid for request in decoding}
         for rid, entry in list(self._entries.items()):
-            if rid not in running and (entry.aborted or entry.request.finished()):
+            if rid not in running and (entry.aborted or entry.request.to_finish or entry.request.finished()):
                 self._end(rid, entry)
 
     def _grow(self, entry: _Entry) -> None:

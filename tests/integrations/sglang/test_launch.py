@@ -90,6 +90,10 @@ REFUSED = [
     (["--speculative-algorithm", "NGRAM", "--agentspec-tau", "2"], "need --speculative-algorithm AGENTSPEC"),
     (["--agentspec-base", "EAGLE3"], "--agentspec-base EAGLE3 needs a draft model, and there is none"),
     (["--speculative-draft-model-path", str(EAGLE3_FOLDER), "--agentspec-base", "STANDALONE"], "which is for EAGLE3"),
+    (
+        ["--speculative-draft-model-path", str(EAGLE3_FOLDER), "--enable-return-hidden-states"],
+        "enable_return_hidden_states=True: beside a STANDALONE model",
+    ),
 ]
 
 

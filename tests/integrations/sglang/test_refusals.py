@@ -50,6 +50,8 @@ def test_defaults_pass() -> None:
         ("enable_two_batch_overlap", True),
         ("tokenizer_worker_num", 2),
         ("enable_streaming_session", True),
+        ("enable_return_routed_experts", True),
+        ("enable_return_indexer_topk", True),
         ("grammar_backend", "outlines"),
         ("dllm_algorithm", "LowConfidence"),
         ("disaggregation_mode", "prefill"),
@@ -79,7 +81,15 @@ def test_layouts_that_sglang_lacks_are_refused_with_the_reason(
         refuse_unsupported(arguments(**{name: value}, speculative_draft_model_path=draft_model))
 
 
-@pytest.mark.parametrize(("name", "value"), [("enable_mixed_chunk", True), ("speculative_num_steps", 0)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("enable_mixed_chunk", True),
+        ("speculative_num_steps", 0),
+        ("enable_return_hidden_states", True),
+        ("return_hidden_states_mode", "last"),
+    ],
+)
 def test_some_only_beside_a_draft_model(name: str, value: Any) -> None:
     refuse_unsupported(arguments(**{name: value}))
     with pytest.raises(UnsupportedError, match=f"{name}={value!r}"):

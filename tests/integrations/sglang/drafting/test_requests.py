@@ -31,6 +31,7 @@ class FakeRequest:
     )
     finished_len: int | None = None
     is_finished: bool = False
+    to_finish: object = None
     origin_input_ids_unpadded: Sequence[int] | None = None
 
     def finished(self) -> bool:
@@ -265,13 +266,16 @@ def test_an_aborted_request_is_closed_without_learning_once_no_batch_holds_it(bo
 
 
 def test_what_ended_outside_of_the_batch_is_closed_while_others_decode(book: Book) -> None:
-    running, aborted, ended, waiting = (request(rid) for rid in ("run", "abort", "end", "wait"))
-    for req in (running, aborted, ended, waiting):
+    rids = ("run", "abort", "end", "drop", "wait")
+    running, aborted, ended, dropped, waiting = map(request, rids)
+    for req in (running, aborted, ended, dropped, waiting):
         book.book.admit(req)
     book.book.abort("abort", everything=False)
     ended.is_finished = True
+    # SGLang drops a request for which it has no memory, and never says that it has finished.
+    dropped.to_finish = "out of memory"
     book.book.reap([running, waiting])
-    assert [book.engine.is_open(rid) for rid in ("run", "abort", "end", "wait")] == [True, False, False, True]
+    assert [book.engine.is_open(rid) for rid in rids] == [True, False, False, False, True]
     book.book.abort("", everything=True)
     book.book.reap([running])
     assert len(book.book) == 1 and book.engine.is_open("run")

@@ -41,6 +41,7 @@ class Request:
     prompt: Sequence[int] = REPEATED * 4
     no_draft: bool = False
     is_finished: bool = False
+    to_finish: object = None
     output_ids: array[int] = field(default_factory=lambda: array("q"))
 
     def __post_init__(self) -> None:
