@@ -163,6 +163,7 @@ class PlanningNumbers:
         with_model: NDArray[np.float64] | None,
         rest: float,
         speedup: float,
+        speedup_alone: float,
         exponent: float,
         exponent_united: float,
         promised: NDArray[np.float64] | None,
@@ -273,9 +274,11 @@ class Goodput:
         num_nodes: NDArray[np.int32],
         estimated: NDArray[np.float64],
         sizes: NDArray[np.int64],
+        *,
+        ahead: bool = False,
     ) -> tuple[int, int, float, float, int]:
         """Writes to num_nodes, [b], and to estimated and sizes, [c]. `seconds`, [w], are those of a verification of each
-        width.
+        width. `ahead`: whether the objective is AHEAD, whatever it was made with.
 
         Returns the width, the number of tokens to verify, the expected number of tokens, the predicted seconds, and the
         index of the reason in PlanReason.

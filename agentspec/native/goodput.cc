@@ -211,13 +211,14 @@ GoodputPlan Goodput::plan(const GoodputStep& step, const PlanArrays& out) {
   sum_columns(step);
   const bool promising = correct(step.exponent);
   weigh_widths(step);
-  const bool ahead = config_.objective == Objective::kAhead && promising;
+  const Objective objective = step.ahead ? Objective::kAhead : config_.objective;
+  const bool ahead = objective == Objective::kAhead && promising;
   if (ahead) sum_cut_first(step);
 
   // The step is valid, so the state changes from here on. First compute the worth of a second: what it brings
   // in other steps, or else the best that it brings in this step.
   double worth = expected_[0] / taken_[0];
-  if (config_.objective != Objective::kStep && speedup_.is_known()) {
+  if (objective != Objective::kStep && speedup_.is_known()) {
     worth *= speedup_.value();
   } else {
     for (std::size_t i = 1; i < taken_.size(); ++i) worth = std::max(worth, expected_[i] / taken_[i]);
@@ -251,7 +252,6 @@ GoodputPlan Goodput::plan(const GoodputStep& step, const PlanArrays& out) {
   plan.expected_tokens = expected_[choice];
   plan.seconds = seconds_[choice];
   plan.taken = taken_[choice];
-  plan.later = later_[choice];
   plan.worth = worth;
   write(step, plan, out);
   return plan;

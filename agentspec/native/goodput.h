@@ -49,6 +49,7 @@ struct GoodputStep {
   double rest = 0.0;                      // seconds of a step besides verification and the draft model
   bool ragged = false;                    // each row is verified with only its own nodes, without padding
   double exponent = 1.0;                  // the power that corrects the mean estimate of a column
+  bool ahead = false;                     // the objective is kAhead, whatever the configuration says
 };
 
 // Memory of the caller for a plan's arrays. The number of columns, c, is widths.back() - 1.
@@ -64,7 +65,6 @@ struct GoodputPlan {
   double expected_tokens = 0.0;  // accepted and bonus tokens over the batch
   double seconds = 0.0;          // predicted for the verification
   double taken = 0.0;            // of the whole step
-  double later = 0.0;            // tokens that the width leaves to later steps, beyond mean drafts
   double worth = 0.0;            // tokens that a second yields in the run
   PlanReason reason = PlanReason::kNothingDrafted;
 };

@@ -94,6 +94,7 @@ def _random_order(rng: np.random.Generator, texts: Texts) -> Order:
         seconds=seconds,
         with_model=seconds + rng.random() if has_model else None,
         speedup=1.0 + rng.random(),
+        speedup_alone=(1.0 + rng.random()) * (rng.random() < 0.7),
         exponent=0.5 + rng.random(),
         exponent_united=0.5 + rng.random(),
         promised=rng.random(b) * 4 if has_model else None,

@@ -50,6 +50,7 @@ class Order:
     with_model: NDArray[np.float64] | None = None
     rest: float = 0.5
     speedup: float = 0.0
+    speedup_alone: float = 0.0
     exponent: float = 1.0
     exponent_united: float = 1.0
     promised: NDArray[np.float64] | None = None
@@ -64,7 +65,7 @@ class Order:
 
 
 _NUMBERS = (
-    "widths", "seconds", "with_model", "rest", "speedup", "exponent", "exponent_united", "promised", "fit", "passes",
+    "widths", "seconds", "with_model", "rest", "speedup", "speedup_alone", "exponent", "exponent_united", "promised", "fit", "passes",
     "must_pass", "cannot_pass", "ragged",
 )  # fmt: skip
 
@@ -184,10 +185,11 @@ class Oracle:
         saved = 0.0
         if order.with_model is not None:
             both = _planned(self.with_model, order, united, order.with_model, order.exponent_united, context)
-            worth = plain * order.speedup
-            gained = (both[2] - worth * both[3]) - (alone[2] - worth * alone[3])
+            added, longer = both[2] - alone[2], both[3] - alone[3]
+            gained = added - plain * order.speedup * longer
             passes = order.must_pass or (gained > 0 and not order.cannot_pass)
-            saved = max(gained / worth, 0.0)
+            of_alone = plain * min(order.speedup_alone or order.speedup, order.speedup)
+            saved = max(added / of_alone - longer, 0.0) if gained > 0 else 0.0
             best = both if passes else alone
         return passes, best[0], best[1], alone[2], alone[3], both[2], both[3], saved
 
@@ -202,8 +204,9 @@ def _planned(
     columns = int(order.widths[-1]) - 1
     out = np.empty(len(order.names), np.int32), np.empty(columns), np.empty(columns, np.int64)
     width, _, tokens, taken, reason = controller.plan(
-        offsets, parents, estimates, order.widths, float(context), order.rest, False, seconds, exponent, *out
-    )
+        offsets, parents, estimates, order.widths, float(context), order.rest, False, seconds, exponent, *out,
+        ahead=order.cannot_pass,
+    )  # fmt: skip
     return width, reason, tokens, taken + order.rest
 
 

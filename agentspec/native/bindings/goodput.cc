@@ -23,7 +23,7 @@ nb::tuple plan(Goodput& goodput, const Int32Array& offsets, const Int32Array& pa
                const FloatArray& estimates, const WidthArray& widths, double context, double rest,
                bool ragged, const SecondsArray& seconds, double exponent,
                const Buffer<std::int32_t>& num_nodes, const Buffer<double>& estimated,
-               const Buffer<std::int64_t>& sizes) {
+               const Buffer<std::int64_t>& sizes, bool ahead) {
   const GoodputPlan plan = goodput.plan({.offsets = view(offsets),
                                          .parents = view(parents),
                                          .estimates = {estimates.data(), estimates.size()},
@@ -32,7 +32,8 @@ nb::tuple plan(Goodput& goodput, const Int32Array& offsets, const Int32Array& pa
                                          .context = context,
                                          .rest = rest,
                                          .ragged = ragged,
-                                         .exponent = exponent},
+                                         .exponent = exponent,
+                                         .ahead = ahead},
                                         {view(num_nodes), view(estimated), view(sizes)});
   return nb::make_tuple(plan.width, plan.num_tokens, plan.expected_tokens, plan.seconds,
                         static_cast<int>(plan.reason));
@@ -61,7 +62,8 @@ void bind_goodput(nb::module_& m) {
           "drafter_alpha"_a, "drafter_gamma"_a, "drafter_delta"_a)
       .def("plan", &plan, "offsets"_a.noconvert(), "parents"_a.noconvert(), "estimates"_a.noconvert(),
            "widths"_a.noconvert(), "context"_a, "rest"_a, "ragged"_a, "seconds"_a.noconvert(), "exponent"_a,
-           "num_nodes"_a.noconvert(), "estimated"_a.noconvert(), "sizes"_a.noconvert())
+           "num_nodes"_a.noconvert(), "estimated"_a.noconvert(), "sizes"_a.noconvert(), nb::kw_only(),
+           "ahead"_a = false)
       .def("probe_succeeded", &Goodput::probe_succeeded)
       .def("renew_probes", &Goodput::renew_probes)
       .def("width", &Goodput::width)

@@ -39,7 +39,8 @@ GoodputPlan StepPlanner::weigh(Goodput& goodput, const DraftShapes& drafts, std:
                        .context = context,
                        .rest = numbers.rest,
                        .ragged = numbers.ragged,
-                       .exponent = exponent},
+                       .exponent = exponent,
+                       .ahead = numbers.cannot_pass},
                       {nodes_, estimated_, sizes_});
 }
 
@@ -61,11 +62,14 @@ NextStep StepPlanner::plan(const DraftShapes& suffix, double context, const Plan
   const auto rows = static_cast<double>(suffix.offsets.size() - 1);
   const double plain = rows / (numbers.seconds.front() + numbers.rest);
   const double worth = numbers.speedup > 0.0 ? plain * numbers.speedup : std::max(alone.worth, both.worth);
-  const auto value = [worth](const GoodputPlan& plan) {
-    return plan.expected_tokens + plan.later - worth * plan.taken;
-  };
-  const double gained = value(both) - value(alone);
-  if (worth > 0.0) next.saved = std::max(gained / worth, 0.0);
+  const double added = both.expected_tokens - alone.expected_tokens;
+  const double longer = both.taken - alone.taken;
+  const double gained = added - worth * longer;
+  // The run so far has the draft model's tokens, too. A server without it would yield less. And where a few
+  // rows yield less than that for a while, the draft model's tokens are worth more.
+  const double of_alone =
+      numbers.speedup_alone > 0.0 ? std::min(plain * numbers.speedup_alone, worth) : worth;
+  if (gained > 0.0 && of_alone > 0.0) next.saved = std::max(added / of_alone - longer, 0.0);
   if (numbers.must_pass || (gained > 0.0 && !numbers.cannot_pass)) {
     next.passes = true;
     next.width = both.width;

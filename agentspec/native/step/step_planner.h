@@ -16,14 +16,15 @@ struct PlanningNumbers {
   std::vector<double> seconds;       // [w], of a verification of each width
   std::vector<double> with_model;    // [w], the same with the draft model's passes; empty: it never drafts
   double rest = 0.0;                 // seconds of a step besides these
-  double speedup = 0.0;   // tokens of the latest steps over those of plain steps in the same time; 0: unknown
-  double exponent = 1.0;  // corrects the mean estimate of a column; see GoodputStep
+  double speedup = 0.0;  // tokens of the latest steps over those of plain steps in the same time; 0: unknown
+  double speedup_alone = 0.0;     // the same of what suffix drafts alone would have brought; 0: unknown
+  double exponent = 1.0;          // corrects the mean estimate of a column; see GoodputStep
   double exponent_united = 1.0;   // the same for unions with the draft model's trees
   std::vector<double> promised;   // [b], accepted tokens that the draft model promises; or empty
   std::vector<std::uint8_t> fit;  // [b], whether the draft model can draft for the row; or empty
   std::int64_t passes = 1;        // tokens on the longest path of the draft model's trees
   bool must_pass = false;         // the draft model drafts in every step
-  bool cannot_pass = false;       // it drafts in no step; the plan tells what its passes would save
+  bool cannot_pass = false;       // it is paused; the plan tells what its passes would save
   bool ragged = false;            // each row is verified with only its own nodes, without padding
 };
 
@@ -37,7 +38,9 @@ struct NextStep {
   double seconds = 0.0;
   double tokens_with_model = 0.0;
   double seconds_with_model = 0.0;
-  double saved = 0.0;  // seconds that the passes save against the step without them, >= 0
+  // Seconds that the passes save, >= 0: what they add is worth the seconds that suffix drafts alone would
+  // need.
+  double saved = 0.0;
 };
 
 // Drafts of a batch, as GoodputStep has them.

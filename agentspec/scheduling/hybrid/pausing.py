@@ -17,6 +17,8 @@ PauseRuleName = Literal["payoff", "zero-length", "never"]
 _LEAST_STEPS = 256
 """Minimum number of steps between two changes. It lets enough requests start that rows have a state of the draft model
 again."""
+FULL_ROWS = 8
+"""A step of fewer rows counts in part: what a few requests write for a while says little of those that follow."""
 
 
 class PauseRule(Protocol):
@@ -28,14 +30,20 @@ class PauseRule(Protocol):
     @property
     def is_paused(self) -> bool: ...
 
-    def observe_step(self, saved: float, drafts: int, seconds: float) -> None:
+    @property
+    def wants_drafts(self) -> bool:
+        """Whether the passes are to run even if a plan does not expect them to pay, because drafts are to be judged."""
+
+    def observe_step(self, saved: float, drafts: int, seconds: float, *, rows: int, ready: int) -> None:
         """Learns from a decode step.
 
         Args:
-            saved: Seconds that the draft model's passes would save in it if it was never paused (`Choice.saved`).
+            saved: Seconds that the draft model's passes would save in it if it was never paused (`NextStep.saved`).
             drafts: Number of rows for which its passes drafted; 0 if they did not run.
             seconds: Seconds of extending the draft model's KV cache by the step's text, whether it happened or not
                 (`StepCosts.extend`).
+            rows: Number of rows of the step.
+            ready: Number of those that have a state of the draft model.
         """
 
     def observe_prompts(self, seconds: float) -> None:
@@ -56,7 +64,7 @@ def pause_rule(name: str) -> PauseRule:
 class PayoffPause:
     """Compares the time that drafting with the model saves with the time that keeping the model up to date takes.
 
-    Both times are summed over about the latest 200 steps, whether the draft model is paused or not:
+    Both times are summed over about the latest 200 steps of 8 rows or more, or as many more of fewer rows, whether the draft model is paused or not:
 
         running ──── saved < 0.85 spent, or less than that after fewer steps ─> paused
         paused  ──── saved > 1.5 spent ──────────────────────────────────────> running
@@ -69,8 +77,8 @@ class PayoffPause:
     while hardly a step was timed, a single one may promise to save more than a hundred steps spend.
 
     During a pause, the savings are estimated from the model's drafts before the pause. A trial measures how good its
-    drafts are now, since requests that start in the trial have a state of the draft model. It ends after 256 drafts, but
-    lasts at least 128 steps and at most 512.
+    drafts are now, since requests that start in the trial have a state of the draft model. The passes run in its steps until
+    there were 128 drafts. It ends after 32 steps in which most rows had a state, or after 512 steps.
     """
 
     _FORGETTING = 0.995
@@ -84,32 +92,44 @@ class PayoffPause:
     _PAUSE_A_STEP = 8
     """Steps of the first pause for each step that was seen before it."""
     _TRIAL = 512
-    _LEAST_TRIAL = 128
-    _TRIAL_DRAFTS = 256
+    _LEAST_TRIAL = 32
+    _TRIAL_DRAFTS = 128
 
     def __init__(self) -> None:
-        self._saved = self._spent = 0.0
+        self._saved = self._spent = self._read = 0.0
         self._paused = self._on_trial = False
-        self._pause = self._FIRST_PAUSE
+        self._pause: float = self._FIRST_PAUSE
         self._untimed = self._UNTIMED
-        # Number of steps, and of the draft model's drafts, since the last change.
-        self._steps = self._drafts = 0
+        # Number of steps, of those in which most rows had a state of the draft model, and of its drafts, since the last
+        # change.
+        self._steps = self._ready = 0.0
+        self._drafts = 0
 
     @property
     def is_paused(self) -> bool:
         return self._paused
 
-    def observe_step(self, saved: float, drafts: int, seconds: float) -> None:
+    @property
+    def wants_drafts(self) -> bool:
+        return self._on_trial and self._drafts < self._TRIAL_DRAFTS
+
+    def observe_step(self, saved: float, drafts: int, seconds: float, *, rows: int, ready: int) -> None:
         if self._untimed:
             self._untimed -= 1
-            self._spent = 0.0
+            self._read = 0.0
             return
-        self._saved = self._saved * self._FORGETTING + saved
-        self._spent = self._spent * self._FORGETTING + seconds
-        self._steps += 1
+        counted = min(rows / FULL_ROWS, 1.0)
+        self._steps += counted
         self._drafts += drafts
+        if not self._on_trial or 4 * ready >= 3 * rows:
+            self._ready += counted
+            kept = self._FORGETTING**counted
+            self._saved = self._saved * kept + saved
+            self._spent = self._spent * kept + seconds + self._read
+        self._read = 0.0
         if self._on_trial:
-            if self._steps < (self._LEAST_TRIAL if self._drafts >= self._TRIAL_DRAFTS else self._TRIAL):
+            enough = self._ready >= self._LEAST_TRIAL and not self.wants_drafts
+            if not enough and self._steps < self._TRIAL:
                 return
         elif self._steps < (_LEAST_STEPS if self._paused else self._LEAST_TO_PAUSE):
             return
@@ -127,13 +147,15 @@ class PayoffPause:
             self._on_trial = False
 
     def observe_prompts(self, seconds: float) -> None:
-        self._spent += seconds
+        self._read += seconds
 
     def _certainty(self) -> float:
         return 1.0 if self._on_trial else min(self._steps / self._CERTAIN, 1.0)
 
     def _change(self, *, paused: bool, on_trial: bool) -> None:
-        self._paused, self._on_trial, self._steps, self._drafts = paused, on_trial, 0, 0
+        self._paused, self._on_trial = paused, on_trial
+        self._steps = self._ready = 0.0
+        self._drafts = 0
         if on_trial:
             # Only what the trial shows counts.
             self._saved = self._spent = 0.0
@@ -164,8 +186,12 @@ class ZeroLengthPause:
     def is_paused(self) -> bool:
         return self._paused
 
-    def observe_step(self, saved: float, drafts: int, seconds: float) -> None:
-        del seconds
+    @property
+    def wants_drafts(self) -> bool:
+        return False
+
+    def observe_step(self, saved: float, drafts: int, seconds: float, *, rows: int, ready: int) -> None:
+        del seconds, rows, ready
         self._idle.append(not (saved > 0.0 if self._paused else drafts > 0))
         self._steps += 1
         paused = sum(self._idle) > self._threshold * self._WINDOW
@@ -186,7 +212,11 @@ class NeverPause:
     def is_paused(self) -> bool:
         return False
 
-    def observe_step(self, saved: float, drafts: int, seconds: float) -> None:
+    @property
+    def wants_drafts(self) -> bool:
+        return False
+
+    def observe_step(self, saved: float, drafts: int, seconds: float, *, rows: int, ready: int) -> None:
         """Does nothing."""
 
     def observe_prompts(self, seconds: float) -> None:

@@ -38,7 +38,8 @@ class ModelNumbers:
     must_pass: bool = False
     """Whether the passes run in every step."""
     cannot_pass: bool = False
-    """Whether they run in none. Then the plan tells what they would save in the rows that count as fit."""
+    """Whether they run in none. Then the plan is one for suffix drafts alone, and tells what the passes would save in the
+    rows that count as fit."""
     alone: bool = False
     """Whether suffix drafts are left out."""
 
@@ -59,15 +60,15 @@ class NextStep:
     tokens_with_model: float
     seconds_with_model: float
     saved: float
-    """Seconds that the passes save against the step without them, >= 0."""
+    """Seconds that the passes save, >= 0: what they add is worth the seconds that suffix drafts alone would need."""
 
 
 class Speedup:
     """Tokens of the latest steps, over those that plain decoding would have brought in the same time."""
 
-    _FORGETTING = 0.98
-
-    def __init__(self) -> None:
+    def __init__(self, forgetting: float = 0.98) -> None:
+        """`forgetting`: what a step counts one step later."""
+        self._forgetting = forgetting
         self._tokens = self._plain = 0.0
 
     @property
@@ -75,9 +76,11 @@ class Speedup:
         """0 before the first step."""
         return self._tokens / self._plain if self._plain else 0.0
 
-    def observe(self, tokens: int, plain_tokens: float) -> None:
-        self._tokens = self._FORGETTING * self._tokens + tokens
-        self._plain = self._FORGETTING * self._plain + plain_tokens
+    def observe(self, tokens: float, plain_tokens: float, counted: float = 1.0) -> None:
+        """Learns from a step that counts as this part of one."""
+        kept = self._forgetting**counted
+        self._tokens = kept * self._tokens + tokens
+        self._plain = kept * self._plain + plain_tokens
 
 
 def planning_numbers(
@@ -88,6 +91,7 @@ def planning_numbers(
     rest: float,
     least: tuple[float, float] = (0.0, 0.0),
     speedup: float,
+    speedup_alone: float = 0.0,
     exponents: tuple[float, float],
     ragged: bool = False,
 ) -> _core.PlanningNumbers:
@@ -100,6 +104,7 @@ def planning_numbers(
         rest: Seconds of a step besides these.
         least: The fewest seconds of a whole step without and with the draft model's passes, which the host needs.
         speedup: `Speedup.value`.
+        speedup_alone: The same of what suffix drafts alone would have brought; 0: unknown.
         exponents: They correct the estimates of suffix drafts, and of unions; see EstimateBias.
         ragged: Whether each row is verified with its own nodes alone.
     """
@@ -110,6 +115,7 @@ def planning_numbers(
         with_model=None if model is None else np.maximum(model.seconds, least[1] - rest),
         rest=rest,
         speedup=speedup,
+        speedup_alone=speedup_alone,
         exponent=exponents[0],
         exponent_united=exponents[1],
         promised=None if model is None else model.promised,

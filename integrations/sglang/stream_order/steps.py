@@ -32,7 +32,10 @@ from agentspec.integrations.sglang.stream_order.host_functions import Launch
 from agentspec.integrations.sglang.widths.control import PlannedStep, WidthControl
 from agentspec.scheduling import StepPlan
 from agentspec.scheduling.goodput import REASONS
-from agentspec.scheduling.hybrid import ModelNumbers, NextStep, Speedup
+from agentspec.scheduling.hybrid import FULL_ROWS, ModelNumbers, NextStep, Speedup
+
+_ALONE_FORGETTING = 0.995
+"""A pause of the draft model is decided on about so many steps, too."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,8 +54,10 @@ class AheadStep:
     unites: bool
     predicted_seconds: float
     """Of the verification."""
-    plain_tokens: float
-    """What plain decoding would have brought in the predicted time of the whole step."""
+    seconds: float
+    """Predicted of the whole step."""
+    plain_seconds: float
+    """Predicted of a whole step that decodes plainly."""
     num_nodes: NDArray[np.int32]
     """[b], the most drafted nodes that are verified; fewer if the device unites drafts."""
     first_sources: NDArray[np.uint8]
@@ -173,6 +178,8 @@ class StreamOrder:
             )
             self._memories.append(_Memory(native, self._module.Event(), *arrays))
         self.speedup = Speedup()
+        self.alone = Speedup(_ALONE_FORGETTING)
+        """Of what suffix drafts alone would have brought."""
         self._latest: list[AheadStep] = []
         self._plan: NextStep | None = None
         self._chosen: NextStep | None = None
@@ -271,7 +278,9 @@ class StreamOrder:
             width=width,
             unites=unites,
             suffixes=numbers is None or not numbers.alone,
-            numbers=control.planning_numbers(widths, seconds, numbers, self.speedup.value, extends=extends),
+            numbers=control.planning_numbers(
+                widths, seconds, numbers, self.speedup.value, self.alone.value, extends=extends
+            ),
         )
         with self._module.stream(self.stream):
             try:
@@ -287,7 +296,6 @@ class StreamOrder:
             memory.event.record(self.stream)
         predicted = float(seconds[min(int(widths.searchsorted(width)), len(widths) - 1)])
         passes = 0.0 if numbers is None or not unites else float(numbers.seconds[0] - numbers.extend[0] - seconds[0])
-        taken = control.whole(predicted + passes, passes=unites, extends=extends)
         step = AheadStep(
             memory.native,
             memory.event,
@@ -299,7 +307,8 @@ class StreamOrder:
             numbers,
             unites,
             predicted,
-            b * taken / control.whole(float(seconds[0]), passes=False, extends=extends),
+            control.whole(predicted + passes, passes=unites, extends=extends),
+            control.whole(float(seconds[0]), passes=False, extends=extends),
             memory.num_nodes[:b],
             memory.first_sources[:b],
             memory.outcomes[:b],
@@ -328,9 +337,17 @@ class StreamOrder:
         }  # fmt: skip
         return {"speedup": self.speedup.value, "plan": shown}
 
-    def observe(self, step: AheadStep, num_accepted: Sequence[int]) -> None:
-        """Learns what a step has brought. `num_accepted`: accepted tokens of each row, bonus tokens not counted."""
-        self.speedup.observe(len(num_accepted) + sum(num_accepted), step.plain_tokens)
+    def observe(self, step: AheadStep, num_accepted: Sequence[int], extend: float = 0.0) -> None:
+        """Learns what a step has brought, and what suffix drafts alone would bring in the next one.
+
+        Args:
+            num_accepted: Accepted tokens of each row, bonus tokens not counted.
+            extend: Seconds by which a step is longer because the draft model reads the accepted tokens.
+        """
+        rows, plan = len(num_accepted), step.next
+        self.speedup.observe(rows + sum(num_accepted), rows * step.seconds / step.plain_seconds)
+        if step.model is not None and (alone := plan.seconds - extend) > 0.0:
+            self.alone.observe(plan.tokens, rows * alone / step.plain_seconds, min(rows / FULL_ROWS, 1.0))
 
     def join(self, step: AheadStep) -> None:
         """Lets the current stream wait for the step's drafts."""

@@ -350,6 +350,7 @@ class WidthControl:
         seconds: NDArray[np.float64],
         model: ModelNumbers | None,
         speedup: float,
+        speedup_alone: float = 0.0,
         *,
         extends: bool,
     ) -> _core.PlanningNumbers:
@@ -367,6 +368,7 @@ class WidthControl:
                 self._rest.least(passes=True, extends=extends),
             ),
             speedup=speedup,
+            speedup_alone=speedup_alone,
             exponents=exponents,
             ragged=self.ragged,
         )

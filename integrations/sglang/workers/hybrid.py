@@ -330,10 +330,12 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         """_observe() for a step in stream order."""
         assert done.read is not None and done.model is not None
         assert self._order is not None
-        self._order.observe(done, num_accepted)
+        extend = self._extend_costs(done)
+        self._order.observe(done, num_accepted, extend if done.planned.extend_launch else 0.0)
         learns = self.suffix.verified_ahead(done, num_accepted)
         drafts = int(np.count_nonzero(done.model.fit)) if done.unites else 0
-        self._pause.observe_step(done.next.saved, drafts, self._extend_costs(done))
+        ready = 0 if done.model.cannot_pass else int(np.count_nonzero(done.model.fit))
+        self._pause.observe_step(done.next.saved, drafts, extend, rows=len(done.requests), ready=ready)
         if not done.unites:
             return
         found, width = done.read.wait(), done.width
@@ -465,7 +467,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
                 self._unread.update(requests)
                 self.counters.add("drafter_paused_steps", 1)
             plan, fit = order.plan(requests), self._fit(requests)
-            passes = self.policy.runs_passes(fit, plan is None or plan.passes)
+            passes = self.policy.runs_passes(fit, plan is None or plan.passes or self._pause.wants_drafts)
             is_tried = passes and (plan is None or not plan.passes)
             width = order.width(len(requests), worker.shape.steps + 1 if is_tried else 1)
         except Exception:
@@ -705,7 +707,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         fixed = self.suffix.control.is_fixed
         width = self.max_width if fixed else int(np.diff(step.suffix.drafts.offsets).max())
         extend = self.policy.costs.extend(len(step.rids) * width)
-        self._pause.observe_step(step.choice.saved, int(np.count_nonzero(step.choice.rows)), extend)
+        drafts, b = int(np.count_nonzero(step.choice.rows)), len(step.rids)
+        self._pause.observe_step(step.choice.saved, drafts, extend, rows=b, ready=b)
         self.counters.add("verified_tokens", step.planned.num_tokens)
         self.counters.add("drafting_seconds", step.seconds)
         step.drafted = DraftedStep.of(step.drafts, step.num_drafted)

@@ -11,7 +11,7 @@ from goodput_oracle import oracle_controller
 
 from agentspec import DraftBatch
 from agentspec.scheduling import ControlConfig, StepCost, StepPlan, StepState
-from agentspec.scheduling.goodput import GoodputController
+from agentspec.scheduling.goodput import GoodputController, native_goodput
 
 SEEDS = range(30)
 STEPS, LONG = 200, 1500
@@ -82,6 +82,27 @@ def test_it_decides_as_its_oracle_does(seed: int, objective: str) -> None:
                 controller.observe(its, accepted, seconds, context=then)  # type: ignore[arg-type]
     got, told = (controller.describe() for controller in controllers)
     assert got == {name: pytest.approx(value) if isinstance(value, float) else value for name, value in told.items()}
+
+
+@pytest.mark.parametrize("objective", ["run", "step"])
+def test_a_step_that_looks_ahead_is_planned_as_by_a_controller_that_always_does(objective: str) -> None:
+    rng = np.random.default_rng(1)
+    always = native_goodput(ControlConfig(objective="ahead"), None)
+    asked = native_goodput(ControlConfig(objective=objective), None)  # type: ignore[arg-type]
+    never = native_goodput(ControlConfig(objective=objective), None)  # type: ignore[arg-type]
+    widths = np.array([1, 2, 4, 8, 16])
+    seconds = 0.01 + 0.001 * widths
+    others = 0
+    for _ in range(STEPS):
+        drafts = drawn_batch(rng, 4, 15, float(rng.choice([0.5, 0.9])))
+        plans = []
+        for goodput, ahead in ((always, False), (asked, True), (never, False)):
+            out = np.empty(4, np.int32), np.empty(15), np.empty(15, np.int64)
+            of_drafts = drafts.offsets, drafts.parents, drafts.estimates
+            plans.append(goodput.plan(*of_drafts, widths, 100.0, 0.0, False, seconds, 1.0, *out, ahead=ahead))
+        assert plans[1] == plans[0]
+        others += plans[2] != plans[0]
+    assert others, "the objectives differ in some steps"
 
 
 def test_the_runs_had_steps_of_all_kinds() -> None:

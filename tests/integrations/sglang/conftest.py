@@ -161,7 +161,9 @@ def _faulty_plugin(site: Path) -> Path:
                 def is_paused(self):
                     return self.steps % 20 >= 10
 
-                def observe_step(self, saved, ran, seconds):
+                wants_drafts = False
+
+                def observe_step(self, saved, ran, seconds, *, rows, ready):
                     self.steps += 1
 
                 def observe_prompts(self, seconds):

@@ -14,7 +14,7 @@ from agentspec.scheduling.hybrid import HybridConfig, PauseRule, parse_tau, paus
 from agentspec.scheduling.hybrid.pausing import PayoffPause, ZeroLengthPause
 
 
-def changes(rule: PauseRule, steps: int, *, saved: float, drafts: int = 1) -> list[int]:
+def changes(rule: PauseRule, steps: int, *, saved: float, drafts: int = 1, rows: int = 8) -> list[int]:
     """The steps, counted from 1, after which the rule paused or resumed the draft model. Every tenth step also reads a
     prompt that takes as long as ten steps."""
     found = []
@@ -23,7 +23,7 @@ def changes(rule: PauseRule, steps: int, *, saved: float, drafts: int = 1) -> li
         if step % 10 == 0:
             rule.observe_prompts(0.01)
         assert rule.is_paused == before, "only a decode step changes it"
-        rule.observe_step(saved, 0 if before else drafts, 0.001)
+        rule.observe_step(saved, 0 if before else drafts, 0.001, rows=rows, ready=rows)
         if rule.is_paused != before:
             found.append(step)
     return found
@@ -42,6 +42,12 @@ def test_it_is_paused_where_it_saves_less_than_it_costs() -> None:
     # The time for prompts counts too. Without it a saving of 0.0012 would be enough.
     (step,) = changes(pause_rule("payoff"), 300, saved=0.0012)
     assert 128 < step <= 256, "what is less clear takes longer"
+
+
+def test_a_step_of_few_rows_counts_in_part() -> None:
+    assert changes(pause_rule("payoff"), 1000, saved=0.0, rows=64)[:1] == [32]
+    (step,) = changes(pause_rule("payoff"), 1000, saved=0.0, rows=1)
+    assert 16 + 16 * 8 <= step <= 32 * 8
 
 
 def test_what_is_promised_before_steps_were_timed_does_not_keep_it_running() -> None:
@@ -64,7 +70,7 @@ def test_it_comes_back_as_soon_as_it_is_known_to_save_time() -> None:
     assert not rule.is_paused
 
 
-@pytest.mark.parametrize(("drafts", "trial"), [(0, 512), (1, 256), (16, 128)])
+@pytest.mark.parametrize(("drafts", "trial"), [(0, 512), (1, 128), (16, 32)])
 def test_what_it_may_save_by_now_is_tried_ever_more_seldom(drafts: int, trial: int) -> None:
     rule = pause_rule("payoff")
     steps = changes(rule, 80_000, saved=0.0, drafts=drafts)
@@ -84,9 +90,28 @@ def test_what_it_may_save_by_now_is_tried_ever_more_seldom(drafts: int, trial: i
     assert changes(rule, 1200, saved=0.0) != [], "a trial after 1024 steps at most"
 
 
+def test_a_trial_is_judged_by_drafts_of_rows_that_have_a_state_of_the_draft_model() -> None:
+    rule = _on_trial(pause_rule("payoff"))
+    for _ in range(100):
+        assert rule.wants_drafts, "whether or not a plan expects that they pay"
+        rule.observe_prompts(0.01)
+        rule.observe_step(0.0, 1, 0.001, rows=8, ready=5)
+    assert not rule.is_paused, "no step of the trial counted"
+    for _ in range(31):
+        rule.observe_step(0.002, 16, 0.001, rows=8, ready=8)
+    assert not rule.wants_drafts and not rule.is_paused
+    rule.observe_step(0.002, 16, 0.001, rows=8, ready=8)
+    assert changes(rule, 1000, saved=0.0019) == [], "it saved more than it took, so the trial is over"
+    rule = _on_trial(rule)
+    for _ in range(511):
+        rule.observe_step(0.0, 0, 0.001, rows=8, ready=5)
+    assert changes(rule, 100, saved=0.0) == [1], "a trial ends at some time"
+
+
 def _on_trial(rule: PauseRule) -> PauseRule:
+    changes(rule, 100, saved=0.0)
     while rule.is_paused:
-        rule.observe_step(0.0, 0, 0.001)
+        rule.observe_step(0.0, 0, 0.001, rows=8, ready=8)
     return rule
 
 
@@ -96,7 +121,7 @@ def test_around_the_break_even_point_it_does_not_flutter() -> None:
     found = 0
     for _ in range(5000):
         before = rule.is_paused
-        rule.observe_step(float(rng.exponential(0.001)), int(not before), 0.001)
+        rule.observe_step(float(rng.exponential(0.001)), int(not before), 0.001, rows=8, ready=8)
         found += rule.is_paused != before
     # Each trial adds two changes, and this many steps hold at most four trials.
     assert found <= 8
@@ -106,14 +131,14 @@ def test_an_endless_saving_is_never_outweighed() -> None:
     rule = PayoffPause()
     for _ in range(2000):
         rule.observe_prompts(1e9)
-        rule.observe_step(math.inf, 1, 1e9)
+        rule.observe_step(math.inf, 1, 1e9, rows=8, ready=8)
     assert not rule.is_paused
 
 
 def test_smartspecs_rule_counts_the_latest_steps_without_a_draft() -> None:
     rule = pause_rule("zero-length")
     for step in range(1000):
-        rule.observe_step(0.0, int(step % 10 < 3), 1.0)
+        rule.observe_step(0.0, int(step % 10 < 3), 1.0, rows=8, ready=8)
     assert not rule.is_paused, "just the threshold"
     assert changes(rule, 200, saved=0.0, drafts=0) == [1]
     assert changes(rule, 400, saved=0.0) == [], "it saves nothing"
@@ -139,7 +164,7 @@ def test_ranks_that_observe_the_same_are_paused_alike(name: str) -> None:
     for _ in range(3000):
         saved, drafts = float(rng.exponential(0.002)), int(rng.random() < 0.3)
         for rule in (one, other):
-            rule.observe_step(saved, drafts, 0.002)
+            rule.observe_step(saved, drafts, 0.002, rows=8, ready=8)
         assert one.is_paused == other.is_paused
 
 
