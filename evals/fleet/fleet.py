@@ -1,4 +1,4 @@
-"""Starts a fleet: a store, replicas, and SGLang's router in front of them. Needs no container."""
+"""Starts a fleet: a store, replicas, and the router smg in front of them. Needs no container."""
 
 from __future__ import annotations
 
@@ -21,11 +21,8 @@ from agentspec.evals.micro.store.redis_server import RedisServer
 from agentspec.integrations.servers.server import RunningServer, Server, free_port
 
 POLICIES = ("cache_aware", "round_robin", "power_of_two")
-ROUTER_PACKAGE = "sglang-router"
 _START_SECONDS = 1200.0
 _READY_SECONDS = 60.0
-# The launcher imports SGLang only to trace a balancer of its own that is not used here, which takes seconds.
-_LAUNCH = 'import sys; sys.modules["sglang"] = None; from sglang_router.launch_router import main; main()'
 _SERVER_ARGUMENTS = (
     # Servers that start at the same time take memory from each other while they measure what is free.
     *("--mem-fraction-static", "0.9"),
@@ -40,11 +37,11 @@ _ROUTER_ARGUMENTS = (
 
 
 def has_router() -> bool:
-    return importlib.util.find_spec("sglang_router") is not None
+    return importlib.util.find_spec("smg") is not None
 
 
 class Router(RunningServer):
-    """sglang-router in a process of its own, as a context manager.
+    """smg in a process of its own, as a context manager.
 
     Raises:
         ConfigError: It is not installed.
@@ -53,15 +50,16 @@ class Router(RunningServer):
 
     def __init__(self, replicas: Sequence[RunningServer], policy: str, log: Path) -> None:
         if not has_router():
-            raise ConfigError(f"this needs SGLang's router: `pip install {ROUTER_PACKAGE}`")
+            raise ConfigError("this needs the router smg: `pip install smg`")
         self._port, self._metrics_port = free_port(), free_port()
         super().__init__(f"http://127.0.0.1:{self._port}")
         self._replicas, self._policy, self._log = [each.url for each in replicas], policy, log
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        words = [sys.executable, "-P", "-c", _LAUNCH, "--host", "127.0.0.1", "--port", str(self._port)]
-        words += ["--prometheus-port", str(self._metrics_port), "--policy", self._policy, *_ROUTER_ARGUMENTS]
+        words = [sys.executable, "-P", "-m", "smg", "launch", "--host", "127.0.0.1", "--port", str(self._port)]
+        words += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(self._metrics_port)]
+        words += ["--policy", self._policy, *_ROUTER_ARGUMENTS]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*words, "--worker-urls", *self._replicas], stdout=log, stderr=subprocess.STDOUT, start_new_session=True

@@ -44,7 +44,7 @@ _NEEDS: dict[str, tuple[Callable[[], bool], str, str]] = {
     "redis": (lambda: redis_server.executable() is not None, "a redis-server", "`make setup`"),
     "arctic": (_installed("arctic_inference"), "ArcticInference", "`make arctic`"),
     "deployment": ((DEPLOYMENT / "hadolint").exists, "checks of deployments in .venv-deployment", "`make deployment`"),
-    "router": (_installed("sglang_router"), "SGLang's router", "`make router`"),
+    "router": (_installed("smg"), "the router smg", "`make router`"),
     "frameworks": (FRAMEWORKS.exists, "agent frameworks in .venv-frameworks", "`make frameworks`"),
     "agents": (AGENTS.exists, "coding agents in .venv-agents", "`make agents`"),
     "other_release": (OLD_SGLANG.exists, "another release of SGLang in .venv-old-sglang", "`make old-sglang`"),

@@ -114,9 +114,9 @@ def test_compose_names_files_that_are_there(secrets: Path) -> None:
     assert json.loads((DOCKER / compose["configs"]["dashboard"]["file"]).read_text())["uid"] == "agentspec"
 
 
-def test_the_router_is_one_that_passes_the_tenants_fields_on() -> None:
-    # sglang-router 0.3.2 drops cache_salt, extra_key, custom_params and prediction from chats.
+def test_the_router_is_the_one_that_tests_have_asked() -> None:
     (version,) = re.findall(r"pip install .* smg==(\S+)", (DOCKER / "Dockerfile.router").read_text())
+    assert f'"smg=={version}"' in (INTEGRATIONS.parent / "pyproject.toml").read_text()
     base = yaml.safe_load((INTEGRATIONS / "kubernetes" / "base" / "kustomization.yaml").read_text())
     assert {image["name"]: image["newTag"] for image in base["images"]}["smg"] == version
 
