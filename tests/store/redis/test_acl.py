@@ -89,7 +89,7 @@ def test_each_command_is_needed_and_named_when_it_is_missing(
     # Opening a store tries all commands. This test is about the commands that a store uses later.
     monkeypatch.setattr(redis_place, "_probe", lambda session, keys: None)
     allow(user, without(command))
-    with pytest.raises(StoreError, match=r"acl_rules") as caught:
+    with pytest.raises(StoreError, match="agentspec store acl") as caught:
         use_everything(user)
     assert f"'{command.partition('|')[0]}'" in str(caught.value)
     assert "'drafter'" in str(caught.value)
@@ -100,14 +100,14 @@ def test_each_command_is_needed_and_named_when_it_is_missing(
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_missing_command_is_found_when_opening(user: RedisServer, command: str) -> None:
     allow(user, without(command))
-    with pytest.raises(StoreError, match="acl_rules"):
+    with pytest.raises(StoreError, match="agentspec store acl"):
         open_store(url(user), SCOPE)
 
 
 def test_the_rules_may_be_of_one_scope(user: RedisServer) -> None:
     allow(user, acl_rules("drafter", SCOPE))
     open_store(url(user), SCOPE).close()
-    with pytest.raises(StoreError, match=r"keys.*acl_rules"):
+    with pytest.raises(StoreError, match=r"keys.*agentspec store acl"):
         open_store(url(user), Scope("other", "t"))
 
 
