@@ -1,1 +1,1 @@
-"""Replicas behind SGLang's router that share one store."""
+"""Replicas behind a router that share one store."""

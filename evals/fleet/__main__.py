@@ -1,4 +1,4 @@
-"""`python -m agentspec.evals.fleet`: replicas behind SGLang's router with one store, and their faults.
+"""`python -m agentspec.evals.fleet`: replicas behind a router with one store, and their faults.
 
 Dataset: held-out questions of the text-to-SQL agents, live, on the small model.
 Metric: answers that differ from those of one plain server; lost calls; the accept length of a replica that learnt

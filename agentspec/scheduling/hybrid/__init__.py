@@ -4,12 +4,12 @@ model is paused. It needs only numpy."""
 from agentspec.scheduling.hybrid.config import HybridConfig, HybridRule, Tau, UnionUse, parse_tau
 from agentspec.scheduling.hybrid.costs import ModelCosts
 from agentspec.scheduling.hybrid.drafts import HybridBatch, ModelTrees, UnitedTrees
-from agentspec.scheduling.hybrid.pausing import FULL_ROWS, PauseRule, PauseRuleName, pause_rule
+from agentspec.scheduling.hybrid.pausing import PauseRule, PauseRuleName, counted, pause_rule
 from agentspec.scheduling.hybrid.planner import ModelNumbers, NextStep, Speedup, StepPlanner, planning_numbers
 from agentspec.scheduling.hybrid.policy import Choice, HybridPolicy, single_precision
 
 __all__ = [
-    "FULL_ROWS", "Choice", "HybridBatch", "HybridConfig", "HybridPolicy", "HybridRule", "ModelCosts", "ModelNumbers",
+    "Choice", "HybridBatch", "HybridConfig", "HybridPolicy", "HybridRule", "ModelCosts", "ModelNumbers",
     "ModelTrees", "NextStep", "PauseRule", "PauseRuleName", "Speedup", "StepPlanner", "Tau", "UnionUse",
-    "UnitedTrees", "parse_tau", "pause_rule", "planning_numbers", "single_precision",
+    "UnitedTrees", "counted", "parse_tau", "pause_rule", "planning_numbers", "single_precision",
 ]  # fmt: skip

@@ -17,8 +17,13 @@ PauseRuleName = Literal["payoff", "zero-length", "never"]
 _LEAST_STEPS = 256
 """Minimum number of steps between two changes. It lets enough requests start that rows have a state of the draft model
 again."""
-FULL_ROWS = 8
-"""A step of fewer rows counts in part: what a few requests write for a while says little of those that follow."""
+_FULL_ROWS = 8
+
+
+def counted(rows: int) -> float:
+    """What a step of this number of rows counts, at most 1: what a few requests write for a while says little of those
+    that follow."""
+    return min(rows / _FULL_ROWS, 1.0)
 
 
 class PauseRule(Protocol):
@@ -118,12 +123,12 @@ class PayoffPause:
             self._untimed -= 1
             self._read = 0.0
             return
-        counted = min(rows / FULL_ROWS, 1.0)
-        self._steps += counted
+        part = counted(rows)
+        self._steps += part
         self._drafts += drafts
         if not self._on_trial or 4 * ready >= 3 * rows:
-            self._ready += counted
-            kept = self._FORGETTING**counted
+            self._ready += part
+            kept = self._FORGETTING**part
             self._saved = self._saved * kept + saved
             self._spent = self._spent * kept + seconds + self._read
         self._read = 0.0

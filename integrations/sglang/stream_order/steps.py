@@ -32,10 +32,10 @@ from agentspec.integrations.sglang.stream_order.host_functions import Launch
 from agentspec.integrations.sglang.widths.control import PlannedStep, WidthControl
 from agentspec.scheduling import StepPlan
 from agentspec.scheduling.goodput import REASONS
-from agentspec.scheduling.hybrid import FULL_ROWS, ModelNumbers, NextStep, Speedup
+from agentspec.scheduling.hybrid import ModelNumbers, NextStep, Speedup, counted
 
 _ALONE_FORGETTING = 0.995
-"""A pause of the draft model is decided on about so many steps, too."""
+"""What a step counts one step later, as in the rule that pauses the draft model."""
 
 
 @dataclass(slots=True, eq=False)
@@ -347,7 +347,7 @@ class StreamOrder:
         rows, plan = len(num_accepted), step.next
         self.speedup.observe(rows + sum(num_accepted), rows * step.seconds / step.plain_seconds)
         if step.model is not None and (alone := plan.seconds - extend) > 0.0:
-            self.alone.observe(plan.tokens, rows * alone / step.plain_seconds, min(rows / FULL_ROWS, 1.0))
+            self.alone.observe(plan.tokens, rows * alone / step.plain_seconds, counted(rows))
 
     def join(self, step: AheadStep) -> None:
         """Lets the current stream wait for the step's drafts."""
