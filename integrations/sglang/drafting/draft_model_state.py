@@ -2,8 +2,7 @@
 
 SGLang keeps this state. A prefill reads the prompt into it. After each verification, draft-extend reads the accepted
 tokens, whichever drafter proposed them. While the draft model is paused, nothing is read. A request that was admitted
-or decoded in that time has a gap in its state, and the draft model does not draft for it any more (`_unread` in
-workers/hybrid.py).
+or decoded in that time has a gap in its state, and the draft model does not draft for it any more (workers/model_use.py).
 """
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -55,23 +54,21 @@ from agentspec.integrations.sglang.drafting.stop_rule import DraftStop, stop_thr
 from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter, SuffixStep
 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging, VerifyTensors
 from agentspec.integrations.sglang.kernels import tree_union
-from agentspec.integrations.sglang.kernels.tree_union import UnionLimits
 from agentspec.integrations.sglang.sglang_types import BatchResult, Req, ScheduleBatch, ServerArgs
 from agentspec.integrations.sglang.stream_order.ranks import Ranks
 from agentspec.integrations.sglang.stream_order.steps import AheadStep, StreamOrder
 from agentspec.integrations.sglang.widths.control import PlannedStep
 from agentspec.integrations.sglang.widths.tiers import WidthTiers
+from agentspec.integrations.sglang.workers.model_use import AheadPlan, ModelUse
 from agentspec.scheduling.hybrid import (
     Choice,
     HybridBatch,
     HybridPolicy,
     ModelCosts,
-    ModelNumbers,
     NextStep,
     Speedup,
     StepPlanner,
     pause_rule,
-    single_precision,
 )
 
 logger = logging.getLogger("agentspec")
@@ -93,24 +90,11 @@ class _Order:
     """Upper bound on the number of tokens in the KV cache, summed over all rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ahead:
-    """What all ranks do in a step in stream order."""
-
-    follows: bool
-    """As in _Order."""
-    passes: bool
-    """Whether the draft model's passes run."""
-    width: int
-    most_context: int
-    """As in _Order."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:
     """A step in stream order on the first rank, before its launch."""
 
-    ahead: _Ahead
+    ahead: AheadPlan
     rows: Rows
     padding: NDArray[np.int64] | None
     """As in SuffixStep."""
@@ -183,14 +167,9 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         self._ranks: Ranks | None = None
         self._order: StreamOrder | None = None
         self._step: _Step | AheadStep | None = None
-        self._width = 1
         # Tokens in the KV cache over all rows of the latest planned step.
         self._context = 0
-        # Upper bound on the tokens in the KV cache of any row of the latest batch, before its latest step.
-        self._longest = 0
         self._pending: deque[_Step | AheadStep] = deque()
-        # Unfinished requests with tokens that the draft model has not read.
-        self._unread: WeakSet[Req] = WeakSet()
         self.policy = HybridPolicy(
             self.settings.hybrid_config(trees=self._trees, max_nodes=self.max_width - 1),
             ModelCosts(self.suffix.profile),
@@ -199,7 +178,14 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         # For steps that wait for their suffix drafts.
         self._planner = StepPlanner(self.suffix.control.goodput(), self.suffix.control.goodput())
         self._speedup = Speedup()
-        self._pause = pause_rule(self.settings.draft_model_pause)
+        self._use = ModelUse(
+            self.policy,
+            self.suffix.control,
+            pause_rule(self.settings.draft_model_pause),
+            passes=self._draft_worker.shape.steps,
+            max_width=self.max_width,
+            max_position=self._max_position,
+        )
         self._set_up_draft_worker(self._draft_worker, compat.draft_model_path(server_args))
         if self.suffix.drafts_here:
             logger.info(
@@ -220,7 +206,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         worker.max_nodes = self.max_width - 1
         worker.acceptance = find_acceptance_head(self.settings.acceptance_head, draft_model_path, worker.draft_runner)
         worker.stop = DraftStop(stop_threshold(self.settings.stop_threshold, worker.acceptance, self.suffix.profile))
-        worker.follows = self.policy.config.tau != 0
+        worker.follows = self._use.follows
         worker.read_took = self.policy.costs.observe_read
         worker.extend_took = self.policy.costs.observe_extend
         metrics = self.suffix.state_metrics
@@ -328,41 +314,19 @@ class _Hybrid(_Worker):  # type: ignore[misc]
 
     def _observe_ahead(self, done: AheadStep, num_accepted: list[int]) -> None:
         """_observe() for a step in stream order."""
-        assert done.read is not None and done.model is not None
         assert self._order is not None
-        extend = self._extend_costs(done)
-        self._order.observe(done, num_accepted, extend if done.planned.extend_launch else 0.0)
+        self._use.observe(self._order, done, num_accepted)
         learns = self.suffix.verified_ahead(done, num_accepted)
-        drafts = int(np.count_nonzero(done.model.fit)) if done.unites else 0
-        ready = 0 if done.model.cannot_pass else int(np.count_nonzero(done.model.fit))
-        self._pause.observe_step(done.next.saved, drafts, extend, rows=len(done.requests), ready=ready)
         if not done.unites:
             return
-        found, width = done.read.wait(), done.width
-        united = tree_union.unpack(found[:, 1 + width : -1])
+        united = self._use.united(done)
         sources = np.where(united.model_first, np.uint8(Source.MODEL), done.first_sources)
         sources[united.num_nodes == 0] = Source.ROOT
         drafted = DraftedStep(sources, united.num_nodes)
         drafted.count_drafted(self.counters)
         drafted.count_accepted(self.counters, num_accepted)
-        if not learns:
-            return
-        rids = [request.rid for request in done.requests]
-        wanted = done.model.fit & (done.ends >= 0)
-        counts = (found[:, 0] - 1).astype(np.int32)
-        self.policy.observe_union(rids, wanted, united, counts, found[:, 1 : 1 + width], done.ends)
-
-    def _extend_costs(self, done: AheadStep) -> float:
-        """Seconds by which a step is longer if the draft model reads the accepted tokens, on the device or the host."""
-        control, passes = self.suffix.control, done.unites
-        device = self.policy.costs.extend(len(done.requests) * done.width)
-        without = done.predicted_seconds + done.planned.drafter_seconds
-        if done.planned.extend_launch:
-            # Then it is a part of the rest.
-            without -= device
-        return control.whole(without + device, passes=passes, extends=True) - control.whole(
-            without, passes=passes, extends=False
-        )
+        if learns:
+            self._use.learn(done, united)
 
     def forward_batch_generation(
         self, batch: ScheduleBatch, on_publish: object = None, **kwargs: object
@@ -376,10 +340,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         num_read = sum(batch.extend_lens) if requests else 0
         result: BatchResult = super().forward_batch_generation(batch, on_publish=on_publish, **kwargs)
         if requests and self.suffix.drafts_here:
-            if not self._draft_worker.follows:
-                self._unread.update(requests)
-            self._pause.observe_prompts(self.policy.costs.read(num_read))
-            self._longest = max(self._longest, *ends)
+            self._use.prefilled(requests, ends, num_read)
             self.suffix.prefilled(requests, ends, result.next_token_ids)
         return result
 
@@ -414,9 +375,9 @@ class _Hybrid(_Worker):  # type: ignore[misc]
                 return self._proposed(batch, ahead.width, self._drafts_of(batch, ahead, prepared, self._ranks))
         if self._order is not None:
             self._order.interrupted()
-        worker, staging = self._draft_worker, self._staging
+        staging = self._staging
         order = self._agreed(self._ordered(batch) if self.suffix.drafts_here else None)
-        worker.follows = order.follows
+        self._follow(order.follows)
         if order.least_gain is not None:
             trees = self._launched_passes(batch, order.least_gain)
             if self.suffix.drafts_here:
@@ -432,7 +393,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         return self._proposed(batch, order.width, staging.tensors(batch.seq_lens, roots, total=order.most_context))
 
     def _proposed(self, batch: ScheduleBatch, width: int, tensors: VerifyTensors) -> EagleVerifyInput:
-        self._width = width
+        self._use.width = width
         backend = self.target_worker.model_runner.attn_backend
         return EagleVerifyInput(
             draft_token=tensors.tokens,
@@ -454,26 +415,20 @@ class _Hybrid(_Worker):  # type: ignore[misc]
     def _prepared(self, requests: list[Req]) -> _Prepared | None:
         """Decides on the first rank about a step in stream order. None on other ranks, and if that failed; then the step
         waits for its drafts."""
-        order, worker = self._order, self._draft_worker
+        order = self._order
         if order is None:
             return None
         self.suffix.control.step_begins(requests)
         try:
             rows, padding = self.suffix.begin(requests)
-            self._context = order.bound(requests)
-            self._longest = order.longest
-            worker.follows = self._follows()
-            if not worker.follows:
-                self._unread.update(requests)
+            ahead, fit = self._use.plan(order, requests, self._barred(requests))
+            self._context = ahead.most_context
+            if not ahead.follows:
                 self.counters.add("drafter_paused_steps", 1)
-            plan, fit = order.plan(requests), self._fit(requests)
-            passes = self.policy.runs_passes(fit, plan is None or plan.passes or self._pause.wants_drafts)
-            is_tried = passes and (plan is None or not plan.passes)
-            width = order.width(len(requests), worker.shape.steps + 1 if is_tried else 1)
         except Exception:
             self.suffix.failed("agentspec could not plan a step in stream order; it waits for its drafts")
             return None
-        return _Prepared(_Ahead(worker.follows, passes, width, self._context), rows, padding, fit)
+        return _Prepared(ahead, rows, padding, fit)
 
     def _launched(
         self, requests: list[Req], prepared: _Prepared, order: StreamOrder, trees: LaunchedTrees | None
@@ -482,16 +437,15 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         the step has roots only."""
         rids, ahead = [request.rid for request in requests], prepared.ahead
         try:
-            step = order.launch(
+            step = self._use.launch(
+                order,
                 requests,
                 prepared.rows,
                 prepared.padding,
-                ahead.most_context,
-                ahead.width,
+                ahead,
+                prepared.fit,
                 may_draft=self.suffix.may_draft_now,
                 unites=trees is not None,
-                model=partial(self._model_numbers, rids, order.lengths, prepared.fit),
-                extends=ahead.follows,
             )
         except Exception:
             self.suffix.failed("agentspec could not launch drafts in stream order; this step verifies roots only")
@@ -500,9 +454,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         if trees is not None:
             started = time.perf_counter()
             step.planned.drafter_seconds = self.policy.costs.draft(len(requests))
-            config, factor = self.policy.config, self.policy.calibration.factor
-            limits = UnionLimits(ahead.width, single_precision(config.min_token_prob), single_precision(factor))
-            step.report = self._staging.unite(trees.on_device, limits)
+            step.report = self._staging.unite(trees.on_device, self._use.union_limits(ahead.width))
             step.planned.passes_launch = trees.seconds + time.perf_counter() - started
         return step
 
@@ -518,39 +470,12 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         self._staging.copy_trees(b, width)
         return step
 
-    def _model_numbers(
-        self,
-        rids: list[str],
-        contexts: NDArray[np.int64],
-        fit: NDArray[np.bool_],
-        widths: NDArray[np.int64],
-        seconds: NDArray[np.float64],
-    ) -> ModelNumbers:
-        costs, b, widest = self.policy.costs, len(rids), int(widths[-1])
-        slope = 0.0
-        if self._draft_worker.follows and widest > 1:
-            slope = (costs.extend(b * widest) - costs.extend(b)) / (widest - 1)
-        extend: NDArray[np.float64] = np.multiply(slope, widths - self._width, dtype=np.float64)
-        tau = self.policy.config.tau
-        # If the draft model is paused, the plan tells what it would save.
-        fits = bool(np.count_nonzero(fit))
-        return ModelNumbers(
-            seconds=seconds + extend + costs.draft(b),
-            extend=extend,
-            promised=self.policy.promised(rids, contexts),
-            fit=fit if fits else np.ones(b, np.bool_),
-            passes=self._draft_worker.shape.steps,
-            must_pass=tau == math.inf,
-            cannot_pass=not fits,
-            alone=tau == math.inf,
-        )
-
     def _drafts_of(
-        self, batch: ScheduleBatch, ahead: _Ahead, prepared: _Prepared | None, ranks: Ranks
+        self, batch: ScheduleBatch, ahead: AheadPlan, prepared: _Prepared | None, ranks: Ranks
     ) -> VerifyTensors:
         """Launches the drafts of a step in stream order. Returns the trees to verify, which the device makes of them."""
         requests, staging, width = list(batch.reqs), self._staging, ahead.width
-        self._draft_worker.follows = ahead.follows
+        self._follow(ahead.follows)
         trees = self._launched_passes(batch, 0.0) if ahead.passes else None
         # The tree mask is written to the memory that this width's graphs read.
         self._use_width(width)
@@ -566,9 +491,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         """Decides on the first rank whether the passes run. Without passes, the order also holds the trees to verify."""
         self.suffix.control.step_begins(list(batch.reqs))
         step: _Step = self._begun(batch)
-        follows: bool = self._follows()
+        follows = self._use.reads_next(step.suffix.requests)
         if not follows:
-            self._unread.update(step.suffix.requests)
             self.counters.add("drafter_paused_steps", 1)
         order = _Order(follows, self._least_gain(step) if step.choice.rows.any() else None)
         return order if order.least_gain is not None else self._united(order, None, step)
@@ -595,7 +519,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             self.suffix.failed("agentspec could not follow the texts; this step verifies roots only")
             suffix = self.suffix.nothing(requests)
         is_known = int(suffix.ends.min()) >= 0
-        self._longest = int(suffix.ends.max()) if is_known else self._longest + self.max_width
+        self._use.longest = int(suffix.ends.max()) if is_known else self._use.longest + self.max_width
         step = self._step = _Step(rids, suffix, Choice(np.zeros(len(requests), np.bool_), 0.0), suffix.drafts)
         try:
             self._choose(step)
@@ -607,40 +531,25 @@ class _Hybrid(_Worker):  # type: ignore[misc]
     def _choose(self, step: _Step) -> None:
         """Plans a step whose suffix drafts are known, and chooses its rows for the draft model."""
         suffix, control, b = step.suffix, self.suffix.control, len(step.rids)
-        fit = self._fit(suffix.requests) & (suffix.ends >= 0)
+        fit = self._use.fit(suffix.requests, self._barred(suffix.requests)) & (suffix.ends >= 0)
         widths = control.candidates(b)
         seconds = control.seconds(b, widths, suffix.context)
-        model = self._model_numbers(step.rids, np.maximum(suffix.ends, 0), fit, widths, seconds)
+        model = self._use.numbers(step.rids, np.maximum(suffix.ends, 0), fit, widths, seconds)
         step.plain_seconds = control.rest + float(seconds[0])
-        extends = self._draft_worker.follows
+        extends = self._use.follows
         numbers = control.planning_numbers(widths, seconds, model, self._speedup.value, extends=extends)
         plan = step.plan = self._planner.plan(suffix.drafts, suffix.rooms, suffix.context, numbers)
         step.choice = self.policy.choose(suffix.drafts, fit, model.promised, plan)
 
-    def _fit(self, requests: list[Req]) -> NDArray[np.bool_]:
-        """bool[b], the rows that the draft model can draft for.
+    def _barred(self, requests: list[Req]) -> NDArray[np.bool_] | None:
+        """bool[b], rows that must not have drafts; None: there are none."""
+        if not self.suffix.some_may_not_draft:
+            return None
+        return np.array([not self.suffix.may_draft(request.rid) for request in requests])
 
-        The passes run for all rows, so no row may need positions that the draft model does not know.
-        """
-        longest = self._longest + self._draft_worker.shape.steps
-        if not self._draft_worker.follows or longest > self._max_position:
-            return np.zeros(len(requests), np.bool_)
-        if self._unread or self.suffix.some_may_not_draft:
-            may = [request not in self._unread and self.suffix.may_draft(request.rid) for request in requests]
-            return np.array(may)
-        return np.ones(len(requests), np.bool_)
-
-    def _follows(self) -> bool:
-        """Whether draft-extend runs after this step.
-
-        It does not run while the draft model is paused, or when its padding would reach positions past the context.
-        """
-        return bool(self._is_awake and self._longest + self.max_width - 1 <= self._max_position)
-
-    @property
-    def _is_awake(self) -> bool:
-        tau = self.policy.config.tau
-        return bool(tau != 0) if tau in (0, math.inf) else not self._pause.is_paused
+    def _follow(self, follows: bool) -> None:
+        """Sets whether the draft model reads prompts and accepted tokens from now on."""
+        self._draft_worker.follows = self._use.follows = follows
 
     def _launched_passes(self, batch: ScheduleBatch, least_gain: float) -> LaunchedTrees | None:
         worker = self._draft_worker
@@ -708,7 +617,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         width = self.max_width if fixed else int(np.diff(step.suffix.drafts.offsets).max())
         extend = self.policy.costs.extend(len(step.rids) * width)
         drafts, b = int(np.count_nonzero(step.choice.rows)), len(step.rids)
-        self._pause.observe_step(step.choice.saved, drafts, extend, rows=b, ready=b)
+        self._use.pause.observe_step(step.choice.saved, drafts, extend, rows=b, ready=b)
         self.counters.add("verified_tokens", step.planned.num_tokens)
         self.counters.add("drafting_seconds", step.seconds)
         step.drafted = DraftedStep.of(step.drafts, step.num_drafted)
@@ -723,7 +632,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
 
     def verify(self, batch: ScheduleBatch, *args: object, **kwargs: object) -> BatchResult:
         """Runs SGLang's verification at this step's width and topk, and starts the copy of its result to the host."""
-        planned, width = self._step.planned if self._step is not None else None, self._width
+        planned, width = self._step.planned if self._step is not None else None, self._use.width
         kept = self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens
         self.topk, self.speculative_num_draft_tokens = self._verify_topk, width
         self.speculative_num_steps = width - 1
