@@ -1,69 +1,78 @@
-"""How much the emulated device's figures depend on what it assumes: `python -m agentspec.evals.emulated.sensitivity`.
+"""How much the gains depend on the draft model, the served model and the GPU: `python -m agentspec.evals.emulated.sensitivity`.
 
-Dataset: two recorded tasks, a coding agent and the stages of a text-to-SQL agent, warm, 16 clients.
+Dataset: recorded tasks of agents, and two controls that repeat little; warm.
 Metric: tokens a second of the hybrid over the best single system, and over plain decoding, where one thing differs from the
 base: what the EAGLE-3 head accepts, the model, or one part of the step times, halved and doubled.
-Pattern: each setting is a run of `agentspec eval --emulate` with a file of its own in the work folder, so that a run that
-is stopped goes on where it was. Settings come in the order of their weight, and the result holds those that are done.
+Pattern: an event clock (event_clock.py), so no server runs, no host is timed, and every run gives the same figures.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from agentspec.cli.main import main as agentspec
-from agentspec.errors import AgentspecError, ConfigError
-from agentspec.evals.emulated.hollow_models import cache_folder
+from agentspec.errors import AgentspecError
+from agentspec.evals.emulated.draft_hits import FOLDER as HITS
+from agentspec.evals.emulated.event_clock import serve, system_named
+from agentspec.evals.emulated.hollow_models import hollow_model
+from agentspec.evals.emulated.servers import HEAD_STEPS, HYBRID_STEPS, MAX_ANSWER_TOKENS, RECORDED, head_acceptance
 from agentspec.evals.files import commit, write_lines
 from agentspec.evals.options import Options, check_names
+from agentspec.evals.run.cells import Cell, plan_cells
+from agentspec.evals.workloads.replayed import RECORDED as TASKS
+from agentspec.evals.workloads.task import TaskInputs
 from agentspec.integrations.emulated_device.models.step_times import SCALABLE, StepTimes
-from agentspec.progress import say
+from agentspec.progress import Progress, say
 
 BASE, BASE_HEAD = "h200-8b", "2.8"
 HEADS = ("1.1", "1.5", "2.4", "2.8", "3.2", "4.2")
 """Accept lengths in chains of 5; docs/emulated-device.md says which heads have them."""
-TASKS = ("swe_mini_agent", "sql_rsl_bird")
-CLIENTS = 16
+AGENTS = ("swe_mini_agent", "sql_rsl_bird", "sql_intercode_spider", "tools_tau_airline")
+CONTROLS = ("math_gsm8k", "chat_mt_bench")
+CLIENTS = (1, 16, 64)
 FACTORS = (0.5, 2.0)
 RESULT = Path(__file__).resolve().parents[1] / "results" / "emulated" / "sensitivity.json"
 
 _HEADLESS = ("none", "suffix")
-"""Systems that a head does not change: measured once."""
-_WITH_HEAD = ("eagle3-5", "hybrid")
-_REQUESTS, _SESSION_CALLS = 96, 8
-"""Calls of a cell, and of a session: enough for 6 calls a client."""
+"""Systems that a head does not change: run once for each device."""
+_WITH_HEAD = (*(f"eagle3-{passes}" for passes in HEAD_STEPS), f"hybrid-{HYBRID_STEPS}")
+_CALLS, _CALLS_A_CLIENT = 160, 24
+"""Model calls of a cell, at least; half as many are learnt from."""
+_SESSION_CALLS, _MAX_PROMPT_TOKENS = 16, 16_000
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What one run differs in from the base."""
+    """What differs from the base."""
 
     name: str
     device: str = BASE
     head: str = BASE_HEAD
     factors: Mapping[str, float] = field(default_factory=dict)
     """Of the step times, see StepTimes.scaled()."""
-    systems: tuple[str, ...] = (*_HEADLESS, *_WITH_HEAD)
-    tasks: tuple[str, ...] = TASKS
+    clients: tuple[int, ...] = CLIENTS
+
+    def times(self) -> StepTimes:
+        return StepTimes.load(self.device).scaled(self.name, self.factors)
 
 
 def settings() -> list[Setting]:
-    """The base, the other heads, the other model, then the parts of the step times, on one task."""
-    found = [Setting("base")]
-    found += [Setting(f"head-{head}", head=head, systems=_WITH_HEAD) for head in HEADS if head != BASE_HEAD]
-    found += [Setting("h200-32b", device="h200-32b")]
-    found += [
-        Setting(f"{BASE}-{part}-x{factor:g}", factors={part: factor}, tasks=TASKS[:1])
-        for part in SCALABLE
-        for factor in FACTORS
-    ]
-    return found
+    """The base, the other heads, the recorded draft model, the other model, then the parts of the step times."""
+    heads = [head for head in HEADS if head != BASE_HEAD]
+    found = [Setting("base"), *(Setting(f"head-{head}", head=head) for head in heads)]
+    # Too few sessions were recorded with a draft model for more clients.
+    found.append(Setting(f"head-{RECORDED}", head=RECORDED, clients=CLIENTS[:2]))
+    found.append(Setting("h200-32b", device="h200-32b"))
+    # An event clock has no host, so its launches take no time.
+    parts = [part for part in SCALABLE if part not in ("launches", "small")]
+    return found + [Setting(f"{part}-x{factor:g}", factors={part: factor}) for part in parts for factor in FACTORS]
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -71,77 +80,93 @@ def main(words: Sequence[str] | None = None) -> int:
         prog="python -m agentspec.evals.emulated.sensitivity", description=(__doc__ or "").partition("\n\n")[2]
     )
     options = Options(parser)
-    options.folder("--data", f"folder with the traces of {' and '.join(TASKS)}", required=True)
+    options.folder("--data", f"folder with the traces of {', '.join((*AGENTS, *CONTROLS))}", required=True)
     names = tuple(setting.name for setting in settings())
-    options.names("--settings", names, "settings to measure")
-    options.number("--requests", _REQUESTS, "model calls in a cell")
-    options.number("--learn", 48, "model calls to learn from before a cell")
-    options.folder("--work", "folder of the parts", cache_folder() / "sensitivity")
+    options.names("--settings", names, "settings to run")
+    options.names("--tasks", (*AGENTS, *CONTROLS), "recorded tasks")
+    options.number("--processes", os.cpu_count() or 1, "cells that run at once")
     options.file("--json", "the file of all settings", RESULT)
-    options.flag("--plan", "print the settings with their numbers of cells, and exit")
     given = parser.parse_args(words)
     try:
         check_names("--settings", given.settings, names)
+        check_names("--tasks", given.tasks, (*AGENTS, *CONTROLS))
         some = [setting for setting in settings() if setting.name in given.settings]
-        if given.plan:
-            for one in some:
-                print(f"{len(one.systems) * len(one.tasks):>3} cells  {one.name}")
-            return 0
-        return _measured(some, given)
+        records = _run(some, given.tasks, given.data, given.processes)
     except AgentspecError as error:
         say(str(error))
         return 2
+    write_lines(given.json, {"base": {"emulated": BASE, "head": BASE_HEAD}, "commit": commit()}, records)
+    return 0
 
 
-def _measured(some: Sequence[Setting], given: argparse.Namespace) -> int:
-    given.work.mkdir(parents=True, exist_ok=True)
-    bad = 0
-    for number, setting in enumerate(some):
-        say(f"{setting.name}, {number + 1} of {len(some)}")
-        bad |= agentspec(_words(setting, given))
-        _name_commit(given.work / f"{setting.name}.json")
-        collect(given.work, given.json)
-    return bad
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A system in a cell."""
+
+    setting: Setting
+    task: str
+    clients: int
+    system: str
+    data: Path
+    model: Path
+    """Its tokenizer makes the tokens."""
 
 
-def _words(setting: Setting, given: argparse.Namespace) -> list[str]:
-    """The command of a setting, whose step times are written to the work folder."""
-    device = setting.device
-    if setting.factors:
-        path = given.work / f"{setting.name}.times.json"
-        StepTimes.load(device).scaled(setting.name, setting.factors).save(path)
-        device = str(path)
-    words = ["eval", *setting.tasks, "--data", str(given.data), "--emulate", device, "--head", setting.head]
-    words += ["--passes", "warm", "--repeat", "1", "--concurrency", str(CLIENTS), "--requests", str(given.requests)]
-    words += ["--session-calls", str(_SESSION_CALLS), "--learn", str(given.learn)]
-    words += [word for system in setting.systems for word in ("--system", system)]
-    return [*words, "--resume", "--json", str(given.work / f"{setting.name}.json")]
+def _run(some: Sequence[Setting], tasks: Sequence[str], data: Path, processes: int) -> list[dict[str, Any]]:
+    # They are written anew at each call, so not by several processes.
+    models = {device: hollow_model(device)[0] for device in {setting.device for setting in some}}
+    jobs = [
+        _Job(setting, task, clients, system, data, models[setting.device])
+        for task in tasks
+        for clients in CLIENTS
+        for setting in some
+        if clients in setting.clients
+        for system in (*(_HEADLESS if _has_headless(setting) else ()), *_WITH_HEAD)
+    ]
+    found: list[dict[str, Any]] = []
+    with ProcessPoolExecutor(processes) as pool, Progress("cells", len(jobs)) as progress:
+        for record in pool.map(_record, jobs):
+            found.append(record)
+            progress.update(len(found))
+    return found
 
 
-def _name_commit(path: Path) -> None:
-    """Adds the commit to the records of a part that have none: a later run may have another."""
-    if path.exists():
-        part = json.loads(path.read_text(encoding="utf-8"))
-        now = commit()
-        write_lines(path, {"settings": part["settings"]}, [{"commit": now, **record} for record in part["records"]])
+def _has_headless(setting: Setting) -> bool:
+    return setting.head == BASE_HEAD or setting.head == RECORDED
 
 
-def collect(work: Path, result: Path) -> None:
-    """Writes the records of all parts of a work folder to one file.
+def _record(job: _Job) -> dict[str, Any]:
+    setting, recorded = job.setting, job.setting.head == RECORDED
+    cell = _cell(job.task, job.clients, job.data, job.model, recorded=recorded)
+    figures = serve(system_named(job.system, setting.times(), job.clients), cell, head_acceptance(setting.head))
+    told = {"emulated": setting.device, "head": setting.head, "factors": dict(setting.factors)}
+    return {
+        "setting": setting.name,
+        **told,
+        "task": job.task,
+        "clients": job.clients,
+        "system": job.system,
+        "calls": sum(len(getattr(unit, "calls", ())) for unit in cell.units),
+        **figures,
+    }
 
-    Raises:
-        ConfigError: There is no part.
-    """
-    records: list[dict[str, Any]] = []
-    for setting in settings():
-        path = work / f"{setting.name}.json"
-        if path.exists():
-            kept = json.loads(path.read_text(encoding="utf-8"))["records"]
-            varied = {"setting": setting.name, "factors": dict(setting.factors)}
-            records += [{**record, **varied} for record in kept]
-    if not records:
-        raise ConfigError(f"{work} must hold files of settings, such as base.json, and holds none")
-    write_lines(result, {"base": {"emulated": BASE, "head": BASE_HEAD}}, records)
+
+@lru_cache(maxsize=3)
+def _cell(name: str, clients: int, data: Path, model: Path, *, recorded: bool) -> Cell:
+    """The same for all systems."""
+    [task] = [task for task in TASKS if task.name == name]
+    calls = max(_CALLS, _CALLS_A_CLIENT * clients)
+    inputs = TaskInputs(
+        model=model,
+        data=data,
+        learnt_calls=calls // 2,
+        max_prompt_tokens=_MAX_PROMPT_TOKENS,
+        max_answer_tokens=MAX_ANSWER_TOKENS,
+        session_calls=_SESSION_CALLS,
+        draft_hits=HITS if recorded else None,
+    )
+    [cell] = plan_cells(name, task.pool(inputs), ("warm",), [clients], 1, calls)
+    return cell
 
 
 if __name__ == "__main__":

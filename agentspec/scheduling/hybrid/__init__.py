@@ -6,10 +6,10 @@ from agentspec.scheduling.hybrid.costs import ModelCosts
 from agentspec.scheduling.hybrid.drafts import HybridBatch, ModelTrees, UnitedTrees
 from agentspec.scheduling.hybrid.pausing import PauseRule, PauseRuleName, counted, pause_rule
 from agentspec.scheduling.hybrid.planner import ModelNumbers, NextStep, Speedup, StepPlanner, planning_numbers
-from agentspec.scheduling.hybrid.policy import Choice, HybridPolicy, single_precision
+from agentspec.scheduling.hybrid.policy import Choice, HybridPolicy, num_passes, single_precision
 
 __all__ = [
     "Choice", "HybridBatch", "HybridConfig", "HybridPolicy", "HybridRule", "ModelCosts", "ModelNumbers",
     "ModelTrees", "NextStep", "PauseRule", "PauseRuleName", "Speedup", "StepPlanner", "Tau", "UnionUse",
-    "UnitedTrees", "counted", "parse_tau", "pause_rule", "planning_numbers", "single_precision",
+    "UnitedTrees", "counted", "num_passes", "parse_tau", "pause_rule", "planning_numbers", "single_precision",
 ]  # fmt: skip

@@ -30,7 +30,7 @@ from agentspec.integrations.sglang.drafting.draft_model_state import DraftModelS
 from agentspec.integrations.sglang.drafting.stop_rule import DraftStop, RowStops
 from agentspec.integrations.sglang.kernels.tree_union import ModelTensors
 from agentspec.integrations.sglang.sglang_types import ScheduleBatch, ServerArgs
-from agentspec.scheduling.hybrid import ModelTrees
+from agentspec.scheduling.hybrid import ModelTrees, num_passes
 
 
 class LaunchedTrees:
@@ -102,6 +102,8 @@ class TreeDrafting(DraftModelState):
 
     def passes(self, batch: ScheduleBatch) -> LaunchedTrees:
         """Launches the draft model's passes for all rows of a batch in decode mode; does not wait for them."""
+        # A captured graph does not count them.
+        self.num_passes = num_passes(len(batch.reqs), self.speculative_num_steps)
         with topology_only():
             found = super().draft(batch)
         return LaunchedTrees(found, self.topk)
@@ -123,6 +125,7 @@ class TreeDrafting(DraftModelState):
         if self.hot_token_id is not None:
             topk_index = self.hot_token_id[topk_index]
         rows, steps, topk = len(topk_p), self.speculative_num_steps, self.topk
+        passes = num_passes(rows, steps)
         slots = forward_batch.out_cache_loc.view(rows, topk, steps).permute(2, 0, 1).reshape(steps, -1)
         if self.acceptance is not None:
             compat.capture_last_hidden(forward_batch)
@@ -130,12 +133,12 @@ class TreeDrafting(DraftModelState):
         stops = self.stop.row_stops()
         by_step = []
         scores = None
-        for step in range(steps):
+        for step in range(passes):
             tokens, hidden, scores, candidates = select_top_k_tokens(step, topk_p, topk_index, hidden, scores, topk)
             if stops is not None:
                 candidates = _ended(stops, step, candidates, judged, topk)
             by_step.append(candidates)
-            if step == steps - 1 or self.stop.is_over(scores, step + 1, stops):
+            if step == passes - 1 or self.stop.is_over(scores, step + 1, stops):
                 break
             forward_batch.input_ids = tokens
             forward_batch.out_cache_loc = slots[step]
@@ -150,6 +153,9 @@ class TreeDrafting(DraftModelState):
                 forward_batch.mrope_positions.add_(1)
             if self.hot_token_id is not None:
                 topk_index = self.hot_token_id[topk_index]
+        if passes < steps:
+            # SGLang takes the increments of all steps back when a captured graph ends.
+            forward_batch.positions.add_(steps - passes)
         self.num_passes = len(by_step)
         by_score, by_token, by_parent = zip(*by_step, strict=True)
         all_scores = torch.cat(by_score, dim=1).flatten(1)

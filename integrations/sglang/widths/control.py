@@ -106,6 +106,7 @@ class WidthControl:
         profiling: bool = False,
         ragged: bool = False,
         is_learned: bool = False,
+        rest: StepRest | None = None,
     ) -> None:
         """Makes the controller.
 
@@ -119,6 +120,7 @@ class WidthControl:
                 `widths` are given or steps are profiled.
             is_learned: Whether the profile is what an earlier server has learned. It is then dropped if the graphs of
                 this server turn out to be others.
+            rest: What is known of the other parts of a step; None: nothing yet.
 
         Raises:
             ConfigError: The profile was measured for another key, or lacks what the controller needs.
@@ -139,7 +141,7 @@ class WidthControl:
         self._last: PlannedStep | None = None
         self._metrics: ControlMetrics | None = None
         self._record = ControlRecord()
-        self._rest = StepRest()
+        self._rest = rest or StepRest()
         # Steps that were observed since the latest one that was learnt from.
         self._unlearnt = 0
         # What seconds() gave last, and for what.

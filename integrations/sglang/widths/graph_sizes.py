@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.attention_backends import graph_bytes_per_token
 from agentspec.integrations.sglang.sglang_types import ModelRunner, ServerArgs
-from agentspec.integrations.sglang.widths.tiers import ONE, parse_widths, tier_widths
+from agentspec.integrations.sglang.widths.tiers import AUTO, FINE_WIDTHS, ONE, parse_widths, tier_widths
 
 DEFAULT_WIDTH = 16
 """Tokens verified in each row, the root included, if steps have one width or a width costs memory for each row."""
@@ -41,6 +41,10 @@ DEFAULT_WIDTHS = (64, 32, DEFAULT_WIDTH)
 taken."""
 MOST_TOKENS = 2048
 """The most tokens of a captured verify step."""
+
+FINE_TOKENS = (96, 320)
+"""The fewest and the most tokens of a captured step of one of the widths between powers of two: around those that a GPU
+verifies in about the time of one."""
 
 _RESERVED_SLOTS = 16384
 _STEPS_AHEAD = 2
@@ -97,19 +101,26 @@ def captured_widths(model_runner: ModelRunner) -> tuple[int, ...]:
 
 def wanted_widths(server_args: ServerArgs, text: str) -> tuple[int, ...]:
     """The widths that the setting `widths` wants graphs for, ascending. Call it with a resolved record."""
+    return tier_widths(text, arguments.verify_width(server_args), _chain_length(server_args))
+
+
+def _chain_length(server_args: ServerArgs) -> int:
+    """Number of tokens of the draft model's chains; 0 if it drafts none."""
     shape = compat.draft_shape(server_args) if arguments.has_draft_model(server_args) else None
-    steps = shape.steps if shape is not None and shape.topk == 1 else 0
-    return tier_widths(text, arguments.verify_width(server_args), steps)
+    return shape.steps if shape is not None and shape.topk == 1 else 0
 
 
 def bounded(batch_sizes: Sequence[int], width: int, model_runner: ModelRunner) -> list[int]:
     """The batch sizes for which verify steps of `width` tokens per row get graphs: a subset of SGLang's ascending
-    `batch_sizes`. It always has the smallest one. The narrowest width gets all, since every batch can use it."""
-    text = _bounded_setting(model_runner.server_args)
-    noted = arguments.graph_limits(model_runner.server_args)
+    `batch_sizes`, at least one. The narrowest width gets all, since every batch can use it."""
+    server_args = model_runner.server_args
+    text, noted = _bounded_setting(server_args), arguments.graph_limits(server_args)
     if text is None or noted is None or width <= (*parse_widths(text), 1)[0]:
         return list(batch_sizes)
-    return [size for size in batch_sizes if size * width <= noted.tokens or size == batch_sizes[0]]
+    least, most = 0, noted.tokens
+    if text == AUTO and width in FINE_WIDTHS and width != _chain_length(server_args) + 1:
+        least, most = FINE_TOKENS[0], min(FINE_TOKENS[1], most)
+    return [size for size in batch_sizes if least <= size * width <= most] or list(batch_sizes[:1])
 
 
 def _bounded_setting(server_args: ServerArgs) -> str | None:

@@ -45,11 +45,16 @@ def parse_widths(text: str) -> tuple[int, ...]:
     return widths
 
 
+FINE_WIDTHS = (3, 5, 10, 20)
+"""Widths between powers of two, for batches that a GPU verifies in about the time of one token a row at these widths, and
+not at the next power of two."""
+
+
 def tier_widths(text: str, max_width: int, draft_steps: int = 0) -> tuple[int, ...]:
     """The widths to capture graphs for, ascending; `max_width` is always the last.
 
     Args:
-        text: "auto" for 1, 2, 4, ... and the width of a draft model's chain, "one" for the widest only, or a list.
+        text: "auto" for 1, 2, 4, ..., FINE_WIDTHS and the width of a draft model's chain, "one" for the widest only, or a list.
         max_width: The most tokens of a row, the root included.
         draft_steps: Number of tokens of a draft model's chain; 0 without one.
 
@@ -64,7 +69,7 @@ def tier_widths(text: str, max_width: int, draft_steps: int = 0) -> tuple[int, .
     if text == AUTO:
         powers = {1 << power for power in range(max_width.bit_length())}
         # In a large batch, a width that cuts the chain or pads it costs more than its graphs.
-        named = tuple(sorted(powers | {draft_steps + 1}))
+        named = tuple(sorted({*powers, *FINE_WIDTHS, draft_steps + 1}))
     return (*(width for width in named if width < max_width), max_width)
 
 
@@ -94,6 +99,8 @@ class _Tier:
     num_graphs: int
     most_rows: int
     """The largest batch size that all of these graphs have room for."""
+    smallest: int
+    """The smallest batch size that has graphs."""
     seconds: float
     gigabytes: float
 
@@ -208,7 +215,10 @@ class WidthTiers:
     def _found_widths(self, rows: int) -> tuple[int, ...]:
         if len(self._widths) < 2:
             return self._widths
-        if captured := tuple(width for width in self._widths if rows <= self._tiers[width].most_rows):
+        tiers = [self._tiers[width] for width in self._widths]
+        # Where all sizes of a width are larger than the batch, its graphs would verify rows that do not exist.
+        least = max(rows, min(tier.smallest for tier in tiers))
+        if captured := tuple(tier.width for tier in tiers if tier.smallest <= least and rows <= tier.most_rows):
             return captured
         most_tokens = max(tier.width * tier.most_rows for tier in self._tiers.values())
         return tuple(width for width in self._widths if width * rows <= most_tokens) or self._widths[:1]
@@ -238,6 +248,7 @@ class WidthTiers:
             self._places(width, target, extend),
             num_graphs=sum(map(len, sizes)),
             most_rows=min(batch_sizes[-1] for batch_sizes in sizes),
+            smallest=max(batch_sizes[0] for batch_sizes in sizes),
             seconds=seconds,
             gigabytes=gigabytes,
         )

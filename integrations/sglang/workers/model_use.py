@@ -25,7 +25,14 @@ from agentspec.integrations.sglang.kernels.tree_union import UnionLimits
 from agentspec.integrations.sglang.sglang_types import Req
 from agentspec.integrations.sglang.stream_order.steps import AheadStep, StreamOrder
 from agentspec.integrations.sglang.widths.control import WidthControl
-from agentspec.scheduling.hybrid import HybridPolicy, ModelNumbers, PauseRule, UnitedTrees, single_precision
+from agentspec.scheduling.hybrid import (
+    HybridPolicy,
+    ModelNumbers,
+    PauseRule,
+    UnitedTrees,
+    num_passes,
+    single_precision,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,7 @@ class ModelUse:
     ) -> None:
         """
         Args:
-            passes: Number of the draft model's passes, the most tokens of a path that it drafts.
+            passes: The most passes of the draft model, and tokens of a path that it drafts; see num_passes().
             max_width: The most tokens of a row that a step verifies.
             max_position: The last position that the draft model knows.
         """
@@ -135,7 +142,7 @@ class ModelUse:
             extend=extend,
             promised=self.policy.promised(rids, contexts),
             fit=fit if fits else np.ones(b, np.bool_),
-            passes=self._passes,
+            passes=num_passes(b, self._passes),
             must_pass=tau == math.inf,
             cannot_pass=not fits,
             alone=tau == math.inf,
@@ -151,7 +158,7 @@ class ModelUse:
         plan, fit = order.plan(requests), self.fit(requests, barred)
         passes = self.policy.runs_passes(fit, plan is None or plan.passes or self.pause.wants_drafts)
         is_tried = passes and (plan is None or not plan.passes)
-        width = order.width(len(requests), self._passes + 1 if is_tried else 1)
+        width = order.width(len(requests), num_passes(len(requests), self._passes) + 1 if is_tried else 1)
         return AheadPlan(self.follows, passes, width, context), fit
 
     def launch(
