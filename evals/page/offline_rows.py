@@ -237,7 +237,7 @@ def best(replays: Sequence[Replay], system: str, nodes: int, most_drafted: float
 def fleet_rows(files: Files) -> list[Row]:
     rows = []
     for name, content in files.items():
-        if "soak" in content:
+        if "faults" not in content and "soak" in content:
             rows += _soak_rows(name, content["soak"])
             continue
         if "faults" not in content:
