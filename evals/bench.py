@@ -24,7 +24,7 @@ SUITES = {
     "report": (bench_report, "whether the report's figures hold on recorded sets"),
     "step-cost": (bench_step_cost, "what a decode step costs the host of a GPU, counted on an emulated one"),
     "tool-calls": (bench_tool_calls, "whether streamed tool calls and reasoning are the same whatever a step accepted"),
-    "store": (bench_store, "what the store saves a starting server, and how fast replicas share"),
+    "store": (bench_store, "how fast replicas share, and how long a starting server takes"),
 }
 
 

@@ -29,7 +29,6 @@ from agentspec.workflows.text_to_sql import (
     STAGES,
     Answer,
     ChainConfig,
-    ChatModel,
     OpenAIChat,
     answer_questions,
     draw_questions,
@@ -41,9 +40,6 @@ MODEL_FOLDER = Path(__file__).resolve().parent / "models" / "tiny-sql"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; the exit status is 1 if any call of the model failed."""
     options = _parser().parse_args(arguments)
-    if options.local:
-        # Set before torch loads OpenMP: threads that wait without spinning lose little on a busy machine.
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     config = ChainConfig(
         concurrency=options.concurrency, max_repairs=options.max_repairs, max_tokens=options.max_tokens
     )
@@ -81,12 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m agentspec.evals.text_to_sql", description="Execution accuracy on held-out questions."
     )
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--base-url", help="OpenAI-compatible server, e.g. http://127.0.0.1:30000/v1")
-    where.add_argument("--local", action="store_true", help="run the model in this process with transformers")
     options = Options(parser)
+    options.add("--base-url", required=True, help="OpenAI-compatible server, e.g. http://127.0.0.1:30000/v1")
     options.text("--model", "tiny-sql", "model name sent to the server")
-    options.folder("--model-path", "model folder of --local", MODEL_FOLDER)
     options.number("--questions", 200, "number of questions")
     options.flag("--stream", "stream the answers of the server")
     options.number("--skip", 0, "leave out the first N questions")
@@ -99,11 +92,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _run(options: argparse.Namespace, questions: Any, databases: Any, config: ChainConfig) -> list[Answer]:
-    if options.local:
-        from agentspec.evals.local_chat import LocalChat
-
-        local: ChatModel = LocalChat(options.model_path, max_batch=config.concurrency)
-        return await answer_questions(local, questions, databases, config)
     from openai import AsyncOpenAI
 
     async with AsyncOpenAI(base_url=options.base_url, api_key=os.environ.get("OPENAI_API_KEY", "none")) as client:

@@ -1,6 +1,5 @@
 #include "worker.h"
 
-#include <algorithm>
 #include <new>
 #include <utility>
 

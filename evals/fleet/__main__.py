@@ -19,8 +19,7 @@ from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.files import work_folder, write_json
 from agentspec.evals.fleet.faults import Fleet, fault_rows, missed, policy_row, sharing_row
-from agentspec.evals.fleet.fleet import POLICIES, STORES, Router, has_router, replica, started
-from agentspec.evals.fleet.soak import soak
+from agentspec.evals.fleet.fleet import POLICIES, STORES, has_router, replica, started
 from agentspec.evals.fleet.work import Asker
 from agentspec.evals.micro.store.redis_server import redis_version
 from agentspec.evals.options import Options, check_names, run_program
@@ -49,7 +48,6 @@ def parser() -> argparse.ArgumentParser:
     options.number("--repeat", 2, "number of comparisons between a replica that learnt and one that did not")
     text = "faults, such as 'router restarted'; 'none' for none (default: all of the chosen stores)"
     options.add("--faults", type=lambda words: tuple(words.split(",")), default=(), metavar="LIST", help=text)
-    options.number("--soak", 0.0, "seconds of bursts after everything else, with the last store")
     options.number("--budget-mb", 256, "memory of each replica's index, in MiB")
     options.number("--seed", 0, "seed of the questions")
     options.file("--json", "write the figures to FILE, store by store")
@@ -126,10 +124,6 @@ def _measure(fleet: Fleet, kind: str, args: argparse.Namespace, result: dict[str
             fleet, kind, logs / f"router-{kind}.log", sum(own) / len(own) if own else 0.0, args.faults
         ):
             keep("faults", row)
-    if args.soak and kind == args.store[-1]:
-        with Router(fleet.replicas, "cache_aware", logs / "router-soak.log") as router:
-            result["soak"] = soak(fleet.asker, fleet.replicas, fleet.store, [router.url], args.soak, 0, args.seed)
-        print(f"{kind:<10}soak      {result['soak']}", flush=True)
 
 
 if __name__ == "__main__":

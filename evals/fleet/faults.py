@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentspec.evals.fleet import soak
 from agentspec.evals.fleet.fleet import Router, Store, kill, settle, store_health
 from agentspec.evals.fleet.work import Asker, Tally, traffic
 from agentspec.integrations.servers.server import Server
@@ -180,4 +179,4 @@ def missed(result: dict[str, Any]) -> list[str]:
                 f"{row['fault']}: {lost} calls lost, {row['changed']} answers changed, {row['dropped_outputs']} outputs "
                 f"dropped, ratio {row['ratio']} after {row['back_seconds']} s"
             )
-    return found + (soak.missed(result["soak"]) if "soak" in result else [])
+    return found

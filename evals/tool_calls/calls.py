@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -93,11 +92,3 @@ def _draw_value(rng: random.Random, kind: str, *, hard: bool, most_words: int = 
             for i in range(rng.randint(1, 3))
         }
     return draw_text(rng, rng.choice((2, 4, most_words)), hard=hard)
-
-
-def parsed_arguments(arguments: str) -> Any:
-    """The arguments of a call as an object, so that spaces do not count; the text itself if it is none."""
-    try:
-        return json.loads(arguments or "{}")
-    except ValueError:
-        return arguments

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from agentspec.evals.tool_calls.calls import TOOLS, parsed_arguments
+from agentspec.evals.tool_calls.calls import TOOLS
 from agentspec.integrations.sglang.stream_parsers import TextCutter
 
 JSON_ARRAY = "json array"
@@ -33,7 +33,15 @@ class Answer:
 
     def parsed_calls(self) -> list[tuple[str, Any]]:
         """The calls in the order in which they came, with the arguments as objects, so that spaces do not count."""
-        return [(name, parsed_arguments(arguments)) for name, arguments in self.calls.values()]
+        return [(name, _parsed(arguments)) for name, arguments in self.calls.values()]
+
+
+def _parsed(arguments: str) -> Any:
+    """The arguments as an object; the text itself if it is none."""
+    try:
+        return json.loads(arguments or "{}")
+    except ValueError:
+        return arguments
 
 
 class Parsers:

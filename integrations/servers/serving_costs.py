@@ -60,14 +60,12 @@ class ServingMeter:
         *,
         repeats: int = 5,
         width: int = 1,
-        drafts: bool = True,
     ) -> None:
-        """`width`: maximum number of tokens that a step gives a row. `drafts`: without it each step gives a row one."""
+        """`width`: maximum number of tokens that a step gives a row."""
         self._server = server
         self._vocabulary = vocabulary
         self._rng = rng
         self._repeats = repeats
-        self._drafts = drafts
         self._long = max(_LONG, _LONG_STEPS * width)
 
     def points(
@@ -157,9 +155,7 @@ class ServingMeter:
 
     def _body(self, rows: int, length: int, tokens: int) -> dict[str, Any]:
         prompts = [[self._rng.randrange(self._vocabulary) for _ in range(length)] for _ in range(rows)]
-        sampling: dict[str, Any] = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
-        if not self._drafts:
-            sampling["custom_params"] = {"agentspec": {"no_draft": True, "no_store": True}}
+        sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
         return {"input_ids": prompts if rows > 1 else prompts[0], "sampling_params": sampling}
 
 

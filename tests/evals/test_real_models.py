@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator
 from itertools import islice
@@ -15,7 +16,7 @@ from needs import ROOT, TRACES
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.evals import real_models
 from agentspec.evals.real_models import Source, fetch, folder_of, tensor_name
-from agentspec.evals.tool_calls import real
+from agentspec.evals.tool_calls.calls import TOOLS
 from agentspec.evals.workloads import TASKS
 from agentspec.evals.workloads.task import Conversation, TaskInputs
 from agentspec.integrations.servers.server import Server
@@ -59,6 +60,7 @@ def test_pieces_that_are_not_the_official_file_are_refused(tmp_path: Path, monke
 
 
 EDITS = 2
+CHAT = "/v1/chat/completions"
 ARGUMENTS = ("--context-length", "4096", "--max-total-tokens", "8192", "--max-running-requests", "4")
 
 
@@ -84,9 +86,35 @@ def test_a_cold_server_edits_as_plain_sglang_does_in_few_steps(tmp_path: Path) -
     assert sum(map(len, answers)) > 4 * steps > 0
 
 
+CALL = r'<tool_call>\n\{"name": "get_weather", "arguments": \{[^\n]*\}\}\n</tool_call>'
+QUESTION = [{"role": "user", "content": "What is the weather in São Paulo for the next 3 days?"}]
+
+
 @pytest.mark.sglang
 @pytest.mark.server
-@pytest.mark.traces
 @pytest.mark.real_model
-def test_streamed_tool_calls_are_those_of_plain_sglang() -> None:
-    assert real.main(["--models", str(ROOT / real_models.FOLDER), "--requests", "8", "--max-tokens", "60"]) == 0
+def test_tool_calls_are_those_of_plain_sglang_streamed_and_whole(tmp_path: Path) -> None:
+    model = real_models.folder_of("0.5b", ROOT / real_models.FOLDER)
+    # The parser reads a call in the model's own format; SGLang itself reads the array of required calls.
+    ways: tuple[dict[str, Any], ...] = ({"regex": CALL}, {"tool_choice": "required"})
+    bodies = [{"messages": QUESTION, "tools": [TOOLS[0]], "temperature": 0, "max_tokens": 60, **way} for way in ways]
+
+    def called(server: Server, body: dict[str, Any]) -> list[str]:
+        """The name and the arguments of the call in a stream and in the whole answer."""
+        found = []
+        parts = [event["choices"][0]["delta"] for event in server.stream(CHAT, {**body, "stream": True})]
+        for some in (parts, [server.post(CHAT, body)["choices"][0]["message"]]):
+            functions = [call["function"] for part in some for call in part.get("tool_calls") or ()]
+            found += ["".join(each.get(key) or "" for each in functions) for key in ("name", "arguments")]
+        return found
+
+    def answered(algorithm: str) -> list[list[str]]:
+        log, words = tmp_path / f"{algorithm}.log", (*ARGUMENTS, "--dtype", "float32", "--tool-call-parser", "qwen25")
+        with Server(model, algorithm, log=log, arguments=words) as server:
+            return [called(server, {"model": "model", **body}) for body in bodies]
+
+    answers = answered("AGENTSPEC")
+    assert answers == answered("none")
+    for name, arguments, *whole in answers:
+        assert [name, json.loads(arguments)] == [whole[0], json.loads(whole[1])]
+        assert name == "get_weather"

@@ -79,7 +79,7 @@ LENGTH_BY_ENTROPY = {
     "cold": LengthByEntropy(2.19005, -0.58444, 0.25615, 1.72599, 2.63546, 11),
     "warm": LengthByEntropy(2.42355, -0.621, 0.32134, 1.72599, 2.63546, 11),
 }
-"""Fitted to the sets and stages of evals/results/report/bench.json (`agentspec bench report --part ranking`)."""
+"""Fitted to the sets and stages of evals/results/report/bench.json (`agentspec bench report --case ranking`)."""
 
 
 def output_entropy(outputs: Sequence[NDArray[np.int32]], depth: int = DEPTH) -> OutputEntropy:

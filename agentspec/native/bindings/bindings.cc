@@ -50,17 +50,13 @@ std::span<const std::string_view> views_of(const nb::tuple& strings) {
   return views;
 }
 
-std::span<const std::int32_t> limits_of(const std::optional<Int32Array>& max_tokens) {
-  return max_tokens ? view(*max_tokens) : std::span<const std::int32_t>{};
-}
-
 nb::tuple draft(agentspec::Engine& engine, const nb::tuple& request_ids,
                 const std::optional<Int32Array>& max_tokens) {
   agentspec::DraftBatch batch;
   const std::span<const std::string_view> ids = views_of(request_ids);
   {
     const nb::gil_scoped_release release;
-    engine.draft(ids, limits_of(max_tokens), batch);
+    engine.draft(ids, view(max_tokens), batch);
   }
   const auto [b, owner] = hand_over(std::move(batch));
   return nb::make_tuple(array1(b->offsets, owner), array1(b->tokens, owner), array1(b->parents, owner),
@@ -99,8 +95,7 @@ class DraftBuffers {
   agentspec::DraftSpans spans_;
 };
 
-using Int64Array = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Int64Table = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Int64Array = Vector<std::int64_t>;
 
 // Throws unless the array has one entry per row. An array that is left out is allowed.
 template <typename Array>
@@ -113,8 +108,7 @@ void check_rows(const char* name, const std::optional<Array>& array, std::size_t
 
 std::span<const std::int64_t> padding_of(const std::optional<Int64Array>& padding, std::size_t rows) {
   check_rows("padding", padding, rows);
-  return padding ? std::span<const std::int64_t>{padding->data(), padding->size()}
-                 : std::span<const std::int64_t>{};
+  return view(padding);
 }
 
 agentspec::Engine::Rows rows(const agentspec::Engine& engine, const nb::tuple& request_ids) {
@@ -123,11 +117,11 @@ agentspec::Engine::Rows rows(const agentspec::Engine& engine, const nb::tuple& r
   return engine.rows(ids);
 }
 
-std::size_t follow(agentspec::Engine& engine, const agentspec::Engine::Rows& rows, const Int64Table& accepted,
-                   const Int64Array& ends, const std::optional<Int64Array>& padding) {
+std::size_t follow(agentspec::Engine& engine, const agentspec::Engine::Rows& rows,
+                   const Table<std::int64_t>& accepted, const Int64Array& ends,
+                   const std::optional<Int64Array>& padding) {
   const nb::gil_scoped_release release;
-  return engine.follow(rows, {accepted.data(), accepted.size()}, accepted.shape(1),
-                       {ends.data(), ends.size()}, padding_of(padding, rows.size()));
+  return engine.follow(rows, view(accepted), accepted.shape(1), view(ends), padding_of(padding, rows.size()));
 }
 
 std::size_t draft_followed(agentspec::Engine& engine, const agentspec::Engine::Rows& rows,
@@ -177,8 +171,7 @@ nb::object weights(const agentspec::Engine& engine, const std::string& name) {
     const nb::gil_scoped_release release;
     values = engine.weights(name);
   }
-  const auto [v, owner] = hand_over(std::move(values));
-  return nb::cast(array1(*v, owner));
+  return hand_over_array(std::move(values));
 }
 
 // The caller's memory into which trees are written, batch after batch. This object keeps it alive.
@@ -218,7 +211,7 @@ void build_tree_arrays(const Int32Array& offsets, const Int32Array& tokens, cons
   const nb::gil_scoped_release release;
   const std::size_t rows = offsets.size() == 0 ? 0 : offsets.size() - 1;
   check_rows("num_drafted", num_drafted, rows);
-  agentspec::build_tree_arrays(view(offsets), view(tokens), view(parents), limits_of(num_drafted), width,
+  agentspec::build_tree_arrays(view(offsets), view(tokens), view(parents), view(num_drafted), width,
                                out.spans(rows, width));
 }
 

@@ -5,7 +5,6 @@
 #include <nanobind/stl/optional.h>
 
 #include <cstdint>
-#include <span>
 
 #include "bindings/bindings.h"
 
@@ -16,19 +15,16 @@ using namespace nanobind::literals;
 namespace agentspec::bindings {
 namespace {
 
-using WidthArray = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using SecondsArray = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
 nb::tuple plan(Goodput& goodput, const Int32Array& offsets, const Int32Array& parents,
-               const FloatArray& estimates, const WidthArray& widths, double context, double rest,
-               bool ragged, const SecondsArray& seconds, double exponent,
+               const FloatArray& estimates, const Vector<std::int64_t>& widths, double context, double rest,
+               bool ragged, const Vector<double>& seconds, double exponent,
                const Buffer<std::int32_t>& num_nodes, const Buffer<double>& estimated,
                const Buffer<std::int64_t>& sizes, bool ahead) {
   const GoodputPlan plan = goodput.plan({.offsets = view(offsets),
                                          .parents = view(parents),
-                                         .estimates = {estimates.data(), estimates.size()},
-                                         .widths = {widths.data(), widths.size()},
-                                         .seconds = {seconds.data(), seconds.size()},
+                                         .estimates = view(estimates),
+                                         .widths = view(widths),
+                                         .seconds = view(seconds),
                                          .context = context,
                                          .rest = rest,
                                          .ragged = ragged,

@@ -21,23 +21,9 @@ using namespace nanobind::literals;
 namespace agentspec::bindings {
 namespace {
 
-using Table = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-template <typename T>
-using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <typename T>
-std::span<const T> all_of(const Vector<T>& array) {
-  return {array.data(), array.size()};
-}
-
-template <typename T>
-std::span<const T> all_of(const std::optional<Vector<T>>& array) {
-  return array ? all_of(*array) : std::span<const T>{};
-}
-
 template <typename To, typename T>
 std::vector<To> copied(const std::optional<Vector<T>>& array) {
-  const std::span<const T> values = all_of(array);
+  const std::span<const T> values = view(array);
   return {values.begin(), values.end()};
 }
 
@@ -55,7 +41,7 @@ class Planner {
 
   nb::tuple plan(const Int32Array& offsets, const Int32Array& parents, const FloatArray& estimates,
                  const Int32Array& rooms, double context, const PlanningNumbers& numbers) {
-    const DraftShapes suffix{view(offsets), view(parents), {estimates.data(), estimates.size()}};
+    const DraftShapes suffix{view(offsets), view(parents), view(estimates)};
     planner_.foresee(suffix, view(rooms), numbers);
     return told(planner_.plan(suffix, context, numbers));
   }
@@ -95,7 +81,7 @@ class Step {
                bool unites, bool suffixes, const PlanningNumbers& numbers) {
     if (!step_.is_done()) throw ConfigError("a step must be done before it is prepared again");
     DraftingStep::Order order{.rows = rows,
-                              .padding = all_of(padding),
+                              .padding = view(padding),
                               .max_tokens = max_tokens,
                               .suffixes = suffixes,
                               .width = width,
@@ -104,14 +90,14 @@ class Step {
     nb::list kept;
     for (const nb::handle item : written) {
       const auto one = nb::cast<nb::tuple>(item);
-      const auto table = nb::cast<Table>(one[1]);
+      const auto table = nb::cast<Table<std::int64_t>>(one[1]);
       const auto ends = nb::cast<std::optional<Vector<std::int64_t>>>(one[2]);
       const auto of_padding = nb::cast<std::optional<Vector<std::int64_t>>>(one[3]);
       order.written.push_back({.rows = nb::cast<Engine::Rows&>(one[0]),
-                               .table = {table.data(), table.size()},
+                               .table = view(table),
                                .columns = table.shape(1),
-                               .ends = all_of(ends),
-                               .padding = all_of(of_padding)});
+                               .ends = view(ends),
+                               .padding = view(of_padding)});
       kept.append(one);
     }
     step_.prepare(std::move(order));

@@ -9,7 +9,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,15 +21,6 @@ using namespace nanobind::literals;
 
 namespace agentspec::bindings {
 namespace {
-
-using ByteArray = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using IdArray = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <typename T>
-nb::object hand_over_array(std::vector<T>&& values) {
-  const auto [v, owner] = hand_over(std::move(values));
-  return nb::cast(array1(*v, owner));
-}
 
 // (name, blob, output ids, times, tokens of the outputs). The blob is the segment's own memory, which it
 // keeps alive.
@@ -69,14 +59,14 @@ nb::tuple snapshot(const Engine& engine, const std::string& name) {
   return nb::make_tuple(segments, hand_over_array(std::move(snapshot.unsealed)));
 }
 
-nb::object load_segments(Engine& engine, const std::string& name, const std::vector<ByteArray>& blobs,
-                         const IdArray& known) {
+nb::object load_segments(Engine& engine, const std::string& name,
+                         const std::vector<Vector<std::uint8_t>>& blobs, const Vector<std::uint64_t>& known) {
   std::vector<std::uint64_t> taken;
   {
     const nb::gil_scoped_release release;
     std::vector<std::span<const std::byte>> spans;
-    for (const ByteArray& blob : blobs) spans.push_back(std::as_bytes(std::span(blob.data(), blob.size())));
-    taken = engine.load_segments(name, spans, {known.data(), known.size()});
+    for (const auto& blob : blobs) spans.push_back(std::as_bytes(view(blob)));
+    taken = engine.load_segments(name, spans, view(known));
   }
   return hand_over_array(std::move(taken));
 }

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "bindings/bindings.h"
 #include "drafting/foreseen_union.h"
@@ -14,31 +13,21 @@ using namespace nanobind::literals;
 namespace agentspec::bindings {
 namespace {
 
-template <typename T>
-using Matrix = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-template <typename T>
-using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <typename Array>
-auto all_of(const Array& array) {
-  return std::span(array.data(), array.size());
-}
-
 nb::tuple unite_trees(const Int32Array& offsets, const Int32Array& tokens, const Int32Array& parents,
                       const FloatArray& estimates, const Vector<std::uint8_t>& sources,
-                      const Int32Array& match_lens, const Matrix<std::int64_t>& model_parents,
-                      const Matrix<std::int64_t>& model_chosen, const Matrix<std::int64_t>& model_tokens,
-                      const Matrix<float>& model_estimates, std::int64_t topk, const Vector<bool>& wanted,
+                      const Int32Array& match_lens, const Table<std::int64_t>& model_parents,
+                      const Table<std::int64_t>& model_chosen, const Table<std::int64_t>& model_tokens,
+                      const Table<float>& model_estimates, std::int64_t topk, const Vector<bool>& wanted,
                       const Int32Array& rooms, UnionRule rule, bool trees, std::int32_t max_nodes,
                       double min_estimate, double factor) {
   TreeUnion result;
   {
     const nb::gil_scoped_release release;
-    result = unite(
-        {view(offsets), view(tokens), view(parents), all_of(estimates), all_of(sources), view(match_lens)},
-        {all_of(model_parents), all_of(model_chosen), all_of(model_tokens), all_of(model_estimates),
-         model_parents.shape(1), model_chosen.shape(1), topk},
-        all_of(wanted), view(rooms), {rule, trees, max_nodes, min_estimate, factor});
+    result =
+        unite({view(offsets), view(tokens), view(parents), view(estimates), view(sources), view(match_lens)},
+              {view(model_parents), view(model_chosen), view(model_tokens), view(model_estimates),
+               model_parents.shape(1), model_chosen.shape(1), topk},
+              view(wanted), view(rooms), {rule, trees, max_nodes, min_estimate, factor});
   }
   const auto [r, owner] = hand_over(std::move(result));
   return nb::make_tuple(array1(r->offsets, owner), array1(r->tokens, owner), array1(r->parents, owner),
@@ -50,12 +39,11 @@ nb::tuple unite_trees(const Int32Array& offsets, const Int32Array& tokens, const
 }
 
 nb::tuple followed(const Int32Array& offsets, const Int32Array& tokens, const Int32Array& parents,
-                   const FloatArray& estimates, const Matrix<std::int64_t>& texts,
-                   const Int32Array& lengths) {
+                   const FloatArray& estimates, const Table<std::int64_t>& texts, const Int32Array& lengths) {
   FollowedPaths result;
   {
     const nb::gil_scoped_release release;
-    result = follow_paths(view(offsets), view(tokens), view(parents), all_of(estimates), all_of(texts),
+    result = follow_paths(view(offsets), view(tokens), view(parents), view(estimates), view(texts),
                           texts.shape(1), view(lengths));
   }
   const auto [r, owner] = hand_over(std::move(result));
@@ -66,8 +54,8 @@ nb::tuple followed(const Int32Array& offsets, const Int32Array& tokens, const In
 nb::tuple foreseen(const Int32Array& offsets, const Int32Array& parents, const FloatArray& estimates,
                    const Vector<double>& promised, const Vector<bool>& wanted, const Int32Array& rooms,
                    std::int64_t passes) {
-  const auto [r, owner] = hand_over(foresee_union({view(offsets), view(parents), all_of(estimates),
-                                                   all_of(promised), all_of(wanted), view(rooms), passes}));
+  const auto [r, owner] = hand_over(foresee_union(
+      {view(offsets), view(parents), view(estimates), view(promised), view(wanted), view(rooms), passes}));
   return nb::make_tuple(array1(r->offsets, owner), array1(r->parents, owner), array1(r->estimates, owner));
 }
 

@@ -1,7 +1,6 @@
 #include "drafting/drafter.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace agentspec {
 namespace {

@@ -1,7 +1,6 @@
 // Deleting outputs. Everything that needs memory is done first, so a deletion is complete or does not happen
 // at all.
 
-#include <algorithm>
 #include <utility>
 
 #include "index/global_index.h"

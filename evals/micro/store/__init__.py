@@ -1,1 +1,1 @@
-"""`agentspec bench store`: what the store saves a starting server, and what it costs a step."""
+"""`agentspec bench store`: how fast replicas share, and how long a starting server takes."""

@@ -1,6 +1,6 @@
-"""`agentspec bench store`: what the store saves a starting server, and how fast replicas share.
+"""`agentspec bench store`: how fast replicas share, and how long a starting server takes.
 
-Dataset: recorded calls, the shipped text-to-SQL work and the Python source installed here (see micro/texts.py).
+Dataset: recorded calls and the Python source installed here (see micro/texts.py).
 Metric: a figure a case, with its target if it has one; see the module of each.
 Pattern: real stores, an SQLite file and a local redis-server; replicas are processes.
 """
@@ -28,7 +28,6 @@ from agentspec.evals.micro.store.ready import ready_rows
 from agentspec.evals.micro.store.redis_server import redis_version
 from agentspec.evals.micro.store.replica import KINDS
 from agentspec.evals.micro.store.rows import Row
-from agentspec.evals.micro.store.warm import SplitTrace, sample_trace, split_trace, warm_start_rows
 from agentspec.evals.micro.texts import Tokens, gather_texts
 from agentspec.evals.options import Options
 
@@ -53,13 +52,14 @@ class Bench:
         return load_tokenizer(self.tokenizer_path)
 
     @cached_property
-    def split_traces(self) -> list[SplitTrace]:
+    def calls(self) -> dict[str, Sequence[Call]]:
+        """The calls of each trace."""
         traces = [read_trace(argument, self.tokenizer) for argument in self.traces]
-        return [split_trace(trace) for trace in traces or [sample_trace(self.tokenizer)]]
+        return {trace.name: trace.calls for trace in traces}
 
     def outputs(self, num_tokens: int) -> list[Tokens]:
         """Finished outputs with `num_tokens` tokens in all."""
-        calls: list[Call] = [call for trace in self.split_traces for call in (*trace.learned, *trace.held_out)]
+        calls = [call for some in self.calls.values() for call in some]
         texts = gather_texts(calls, self.tokenizer, output_tokens=num_tokens, num_requests=0, request_tokens=1)
         return texts.outputs
 
@@ -98,10 +98,6 @@ def cases(size: str) -> list[Case]:
                 (f"ready_{size}_{kind}_s", f"ready_{size}_{kind}_log_s"),
                 lambda bench, folder, kind=kind: ready_rows(kind, bench.size, bench.stored_outputs(), folder),  # type: ignore[misc]
             ),
-            Case(
-                (f"warm_start_{kind}",),
-                lambda bench, folder, kind=kind: warm_start_rows(kind, bench.split_traces, folder),  # type: ignore[misc]
-            ),
         ]
     return found
 
@@ -130,7 +126,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     case = "measure the row NAME, or all rows with this prefix, and rows of the same work (default: all)"
     options.choices("--case", (), case)
     options.number("--seconds", 60.0, "duration of the load")
-    texts = "recorded calls to take texts from, as in agentspec replay (default: the shipped text-to-SQL work)"
+    texts = "recorded calls to take texts from, as in agentspec replay (default: the Python source installed here)"
     options.add("--tokens", nargs="+", default=[], metavar="TRACE", help=texts)
     options.file("--tokenizer", "as in agentspec replay")
     options.text("--size", "10m", "tokens in the store that a starting server loads")
@@ -166,7 +162,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _line(row: Row) -> str:
     verdict = {True: "met", False: "MISSED", None: ""}[row.is_met]
-    target = f"{row.target[0]} {row.target[1]:g} {verdict}" if row.target else ""
+    target = "" if row.target is None else f"<= {row.target:g} {verdict}"
     return f"{row.case:<32}{row.value:>12.4f}  {row.unit:<32}{target}".rstrip()
 
 
@@ -175,5 +171,5 @@ def _head(bench: Bench) -> dict[str, Any]:
         **describe(_PACKAGES),
         "redis_server": redis_version(),
         "tokenizer": bench.tokenizer.name,
-        "texts": {trace.name: len(trace.learned) + len(trace.held_out) for trace in bench.split_traces},
+        "texts": {name: len(calls) for name, calls in bench.calls.items()},
     }

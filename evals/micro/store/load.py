@@ -11,15 +11,13 @@ machine with one clock.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agentspec.config import EngineConfig
 from agentspec.engine import Engine, TokenArray, request_hash
@@ -43,53 +41,26 @@ _LOOK_SECONDS = 0.005
 _PATIENCE = 20.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Written:
-    """The report of a writer at its end."""
-
-    output_ids: NDArray[np.uint64]
-    finished: NDArray[np.float64]
-    """Seconds since 1970."""
-    seconds: float
-    health: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Followed:
-    """The report of the follower at its end. Times are in seconds since 1970."""
-
-    output_ids: NDArray[np.uint64]
-    arrived: NDArray[np.float64]
-    """When each was passed to the engine."""
-    indexed: NDArray[np.float64]
-    """When each was seen in the index."""
-    most_waiting: int
-    """Greatest number of outputs that waited to be indexed at one time."""
-    health: Mapping[str, Any]
-
-
 def load_rows(kind: str, text: Tokens, seconds: float, folder: Path) -> Iterator[Row]:
     """Lags and losses. Rows of Redis have the plain names, rows of SQLite those names and `_sqlite`."""
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "text.npy", text)
     with empty_store(kind, folder) as url:
-        written, followed = _run(url, folder / "text.npy", seconds, f"load, {kind}")
+        writers, follower = _run(url, folder / "text.npy", seconds, f"load, {kind}")
         store = open_store(url, SCOPE)
         stored = stored_bytes(store)
         store.close()
     suffix = "" if kind == "redis" else f"_{kind}"
-    finished = {
-        output_id: when
-        for writer in written
-        for output_id, when in zip(writer.output_ids.tolist(), writer.finished.tolist(), strict=True)
-    }
-    received = set(followed.output_ids.tolist())
-    known = np.array([output_id in finished for output_id in followed.output_ids.tolist()], bool)
-    ends = np.array([finished[output_id] for output_id in followed.output_ids[known].tolist()])
-    if not len(ends):
-        raise StoreError(f"the follower received none of {len(finished)} outputs: {followed.health['last_error']}")
-    lags, arrivals = followed.indexed[known] - ends, followed.arrived[known] - ends
-    rate = sum(len(writer.output_ids) / writer.seconds for writer in written)
+    finished: dict[int, float] = {}
+    for writer in writers:
+        finished |= writer["finished"]
+    arrived = [each for each in follower["outputs"] if each[0] in finished]
+    received = {output_id for output_id, _, _ in arrived}
+    if not arrived:
+        raise StoreError(f"the follower received none of {len(finished)} outputs: {follower['health']['last_error']}")
+    lags = np.array([indexed - finished[output_id] for output_id, _, indexed in arrived])
+    arrivals = np.array([came - finished[output_id] for output_id, came, _ in arrived])
+    rate = sum(len(writer["finished"]) / writer["seconds"] for writer in writers)
     common = {
         "store": kind,
         "outputs": len(finished),
@@ -101,32 +72,32 @@ def load_rows(kind: str, text: Tokens, seconds: float, folder: Path) -> Iterator
         "max_s": round(float(lags.max()), 4),
         "arrival_p50_s": round(float(np.median(arrivals)), 4),
         "arrival_p99_s": round(float(np.percentile(arrivals, 99)), 4),
-        "most_waiting_to_be_indexed": followed.most_waiting,
+        "most_waiting_to_be_indexed": follower["most_waiting"],
     }
     yield Row(case=f"follower_lag_p50_s{suffix}", value=float(np.median(lags)), unit="s", more=more)
     yield Row(case=f"follower_lag_p99_s{suffix}", value=float(np.percentile(lags, 99)), unit="s", more=more)
     losses = {
         **common,
-        "received": len(received & set(finished)),
-        "received_twice": len(followed.output_ids) - len(received),
-        "dropped_by_writers": sum(writer.health["dropped_outputs"] for writer in written),
-        "errors": followed.health["errors"] + sum(writer.health["errors"] for writer in written),
+        "received": len(received),
+        "received_twice": len(arrived) - len(received),
+        "dropped_by_writers": sum(writer["health"]["dropped_outputs"] for writer in writers),
+        "errors": sum(each["health"]["errors"] for each in (follower, *writers)),
         **stored,
     }
     yield Row(case=f"lost_outputs{suffix}", value=len(set(finished) - received), unit="outputs", more=losses)
 
 
-def _run(url: str, text: Path, seconds: float, label: str) -> tuple[list[_Written], _Followed]:
+def _run(url: str, text: Path, seconds: float, label: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What the writers and the follower tell at their ends."""
     rate = OUTPUTS_PER_SECOND / NUM_WRITERS
     writing = [(_write, (url, text, number, rate, seconds)) for number in range(NUM_WRITERS)]
     with processes(*writing, (_follow, (url,))) as (*writers, follower), Progress(label, round(seconds)) as progress:
         begun = time.monotonic()
         while not all(writer.poll(0.2) for writer in writers):
             progress.update(round(min(time.monotonic() - begun, seconds)), "s")
-        written: list[_Written] = [writer.recv() for writer in writers]
-        follower.send(sum(len(writer.output_ids) for writer in written))
-        followed: _Followed = follower.recv()
-    return written, followed
+        written = [writer.recv() for writer in writers]
+        follower.send(sum(len(writer["finished"]) for writer in written))
+        return written, follower.recv()
 
 
 class _Sender(Engine):
@@ -141,7 +112,7 @@ def _write(
 ) -> None:
     text = np.load(text_path)
     starts = np.random.default_rng(number).integers(0, len(text) - OUTPUT_TOKENS, size=round(rate * seconds))
-    output_ids, finished = [], []
+    finished: dict[int, float] = {}
     config = SharingConfig(keep_seconds=NEVER)
     with Replica(url, _Sender(EngineConfig(budget_bytes=0)), config) as replica:
         together.wait(START_SECONDS)
@@ -150,20 +121,13 @@ def _write(
             # Writers take turns.
             time.sleep(max(0.0, begun + (i + number / NUM_WRITERS) / rate - time.monotonic()))
             request_id = f"writer-{number}-output-{i}"
-            output_ids.append(request_hash(request_id) << 32 | (i + 1))
+            output_id = request_hash(request_id) << 32 | (i + 1)
             output = text[start : start + OUTPUT_TOKENS].tolist()
-            finished.append(time.time())
-            replica.sharing.publish(NAMESPACE, output_ids[-1], request_id, output[:_TAIL], output, len(output))
+            finished[output_id] = time.time()
+            replica.sharing.publish(NAMESPACE, output_id, request_id, output[:_TAIL], output, len(output))
         took = max(time.monotonic() - begun, 1e-9)
         replica.flush()
-        parent.send(
-            _Written(
-                output_ids=np.array(output_ids, np.uint64),
-                finished=np.array(finished),
-                seconds=took,
-                health=replica.sharing.health(),
-            )
-        )
+        parent.send({"finished": finished, "seconds": took, "health": replica.sharing.health()})
 
 
 class _Noting(Engine):
@@ -171,17 +135,15 @@ class _Noting(Engine):
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
-        self.output_ids: list[int] = []
-        self.arrived: list[float] = []
+        self.arrived: list[tuple[int, float]] = []
 
     def add(self, namespace: str, output_id: int, tokens: TokenArray, *, num_prompt_tail: int, time: int) -> bool:
         added = super().add(namespace, output_id, tokens, num_prompt_tail=num_prompt_tail, time=time)
-        self.arrived.append(_now())
-        self.output_ids.append(output_id)
+        self.arrived.append((output_id, _time()))
         return added
 
 
-def _now() -> float:
+def _time() -> float:
     return time.time()
 
 
@@ -196,7 +158,7 @@ def _follow(url: str, together: Barrier, parent: Connection) -> None:
         # `expected` is sent when all writers have flushed.
         while expected is None or (len(indexed) < expected and time.monotonic() < latest + _PATIENCE):
             # Counted first, so that arrivals in between reduce the number of indexed outputs and never raise it.
-            num_arrived = len(engine.output_ids)
+            num_arrived = len(engine.arrived)
             num_waiting = engine.stats().waiting_outputs
             now = time.time()
             most_waiting = max(most_waiting, num_waiting)
@@ -206,13 +168,6 @@ def _follow(url: str, together: Barrier, parent: Connection) -> None:
                 latest = time.monotonic()
             if parent.poll(_LOOK_SECONDS) and expected is None:
                 expected = parent.recv()
-        num_indexed = len(indexed)
-        parent.send(
-            _Followed(
-                output_ids=np.array(engine.output_ids[:num_indexed], np.uint64),
-                arrived=np.array(engine.arrived[:num_indexed]),
-                indexed=np.array(indexed),
-                most_waiting=most_waiting,
-                health=replica.sharing.health(),
-            )
-        )
+        # The id of each output, and when it was passed to the engine and seen in the index.
+        outputs = [(*arrived, when) for arrived, when in zip(engine.arrived, indexed, strict=False)]
+        parent.send({"outputs": outputs, "most_waiting": most_waiting, "health": replica.sharing.health()})

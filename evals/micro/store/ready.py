@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -27,16 +26,6 @@ _NUM_PROBES, _PROBE_TOKENS = 50, 48
 _BLOCK = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Started:
-    """The report of a process that opened the store."""
-
-    seconds: float
-    num_outputs: int
-    num_right: int
-    """Probes whose next token was drafted."""
-
-
 def ready_rows(kind: str, size: str, outputs: Sequence[Tokens], folder: Path) -> Iterator[Row]:
     """Seconds from opening the store in a new process until all of it is indexed."""
     probes = _probes(outputs)
@@ -46,21 +35,22 @@ def ready_rows(kind: str, size: str, outputs: Sequence[Tokens], folder: Path) ->
         for suffix in ("", "_log"):
             if suffix:
                 drop_snapshot(store)
-            started = _start_elsewhere(url, probes)
-            if started.num_outputs != len(outputs):
-                raise StoreError(f"a new replica must load all {len(outputs)} outputs of {url}, got {started}")
-            if started.num_right < 0.9 * len(probes):
-                raise StoreError(f"{started.num_right} of {len(probes)} probes were drafted right: nothing to show")
+            with processes((_start, (url, probes))) as (other,):
+                seconds, num_outputs, num_right = other.recv()
+            if num_outputs != len(outputs):
+                raise StoreError(f"a new replica must load all {len(outputs)} outputs of {url}, got {num_outputs}")
+            if num_right < 0.9 * len(probes):
+                raise StoreError(f"{num_right} of {len(probes)} probes were drafted right: nothing to show")
             yield Row(
                 case=f"ready_{size}_{kind}{suffix}_s",
-                value=started.seconds,
+                value=seconds,
                 unit="s",
                 more={
                     "from": "log" if suffix else "snapshot",
                     "tokens": sum(map(len, outputs)),
                     "outputs": len(outputs),
                     **stored_bytes(store),
-                    "probes_right": f"{started.num_right} of {len(probes)}",
+                    "probes_right": f"{num_right} of {len(probes)}",
                 },
             )
         store.close()
@@ -92,13 +82,8 @@ def _probes(outputs: Sequence[Tokens]) -> list[Tokens]:
     return [long_ones[i] for i in chosen]
 
 
-def _start_elsewhere(url: str, probes: Sequence[Tokens]) -> _Started:
-    with processes((_start, (url, list(probes)))) as (other,):
-        started: _Started = other.recv()
-    return started
-
-
 def _start(url: str, probes: Sequence[Tokens], _together: Barrier, parent: Connection) -> None:
+    """Tells the seconds of a start, the outputs loaded, and the probes whose next token was drafted."""
     engine = _engine()
     begun = time.perf_counter()
     with Replica(url, engine):
@@ -110,4 +95,4 @@ def _start(url: str, probes: Sequence[Tokens], _together: Barrier, parent: Conne
             engine.flush()
             row = engine.draft([f"probe-{i}"]).row(0)
             num_right += int(probe[-1]) in row.tokens[1:][row.parents[1:] == 0].tolist()
-        parent.send(_Started(seconds, engine.stats().outputs, num_right))
+        parent.send((seconds, engine.stats().outputs, num_right))

@@ -51,7 +51,6 @@ class Replica:
     def __init__(self, url: str, engine: Engine, config: SharingConfig | None = None) -> None:
         self.engine = engine
         self.url = url
-        self.num_finished = 0
         config = config or SharingConfig(keep_seconds=NEVER, load_seconds=LOAD_SECONDS)
         # As servers do.
         self._store = open_store(url, SCOPE) if is_file(url) else None
@@ -75,7 +74,6 @@ class Replica:
         if output_id is not None:
             tail = prompt[-self.engine.config.prompt_tail :]
             self.sharing.publish(NAMESPACE, output_id, request_id, tail.tolist(), output.tolist(), len(output))
-            self.num_finished += 1
 
     def flush(self) -> None:
         """Waits until everything that was finished is in the engine and in the store."""

@@ -118,7 +118,6 @@ class Device:
         self.blocking = blocking
         self.on_work = on_work
         self.on_wait = on_wait
-        self.launches = 0
         self.waited = 0.0
         """The number of seconds that the host has waited for the device."""
         self.stream_type = type("Stream", (Stream,), {"device": self})
@@ -142,7 +141,6 @@ class Device:
         begin = max(stream.free_at, self.clock.now())
         end: float = begin + seconds
         stream.free_at = end
-        self.launches += 1
         self.on_work(kind, begin, end, stream)
         if self.blocking:
             self.wait(end, "blocking")

@@ -150,3 +150,9 @@ def test_a_real_models_answers_in_float32_are_a_goal(identical: bool) -> None:
     cell = [real("none", 5, dtype="float32"), real("suffix", 12, dtype="float32", identical=identical)]
     rows = topic_rows("real", {"a.json": {"records": cell}})
     assert [goal.met for row in rows for goal in row.goals] == [identical]
+
+
+def test_tool_calls_that_differ_are_missed() -> None:
+    some = [real("none", 5), real("suffix", 12, answers_as_plain=9, calls_streamed_as_whole=8)]
+    rows = topic_rows("real", {"a.json": {"records": [{**one, "task": "tool_calls"} for one in some]}})
+    assert [goal.met for row in rows for goal in row.goals] == [False]

@@ -1,8 +1,7 @@
-"""Figures of cells and stages, comparisons, interrupted runs that are resumed, and tables."""
+"""Figures of cells, comparisons, interrupted runs that are resumed, and tables."""
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,6 @@ from agentspec.evals.run.cells import Cell
 from agentspec.evals.run.file import missing, read_records, write_records
 from agentspec.evals.run.records import compared, failed_record, record_of
 from agentspec.evals.run.runner import EVALUATED
-from agentspec.evals.run.sql_stages import statements_right
-from agentspec.workflows.text_to_sql.sql.scorers import Grader
 
 
 def cell(pass_name: str = "cold", concurrency: int = 2, repeat: int = 0) -> Cell:
@@ -99,23 +96,3 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path: Path) -> None
     path.write_text("{}")
     with pytest.raises(ConfigError, match="agentspec eval wrote"):
         read_records(path, settings)
-
-
-def test_statements_are_graded_by_the_stage_that_wrote_them(tmp_path: Path) -> None:
-    path = tmp_path / "shop.sqlite"
-    with sqlite3.connect(path) as database:
-        database.executescript("CREATE TABLE t (a); INSERT INTO t VALUES (1), (2);")
-    database.close()
-    written = [
-        ("classify", "{}"),
-        ("draft", "```sql\nSELECT count(*) FROM t\n```"),
-        ("draft", "SELECT max(a) FROM t"),
-        ("draft", "I cannot."),
-        ("combine", "SELECT a FROM t"),
-    ]
-    calls = [{"stage": stage, "output": output} for stage, output in written]
-    record = {"session": "1", "task": "shop", "gold": "SELECT 2", "calls": calls}
-    with Grader("rows", 5.0) as grader:
-        found = statements_right([record, {**record, "calls": calls[4:]}], {"shop": path}, grader)
-    assert found["draft"] == [True, True, False] and found["combine"] == [False, False] and not found["repair"]
-    assert found["any draft"] == [True, False]

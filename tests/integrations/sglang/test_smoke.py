@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from server_requests import assert_same, chat_prompts, generate, state_of, tokens_of
 
+from agentspec.evals import text_to_sql
 from agentspec.integrations.servers.server import Server
 
 pytestmark = [
@@ -46,3 +47,11 @@ def test_a_streamed_chat_is_that_of_plain_decoding(plain: Server, agentspec: Ser
     assert (
         "".join(event["choices"][0]["delta"].get("content") or "" for event in events if event["choices"]) == expected
     )
+
+
+def test_a_chain_of_agents_answers_heldout_questions(agentspec: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert text_to_sql.main(["--base-url", f"{agentspec.url}/v1", "--questions", "12", "--seed", "3"]) == 0
+    total = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("all"))
+    correct, wrong, truncated, error = (int(cell) for cell in total.split()[1:5])
+    assert correct + wrong + truncated + error == 12
+    assert correct >= 8 and error == 0

@@ -66,8 +66,7 @@ void query(const Segment& segment) {
   for (std::uint32_t rank = 0; rank < n; ++rank) {
     const std::uint32_t position = segment.position(rank);
     require(position < n && segment.next(rank) >= kEnd);
-    const OutputRecord& output = segment.outputs()[segment.output_of(position)];
-    require(output.begin <= position);
+    require(segment.outputs().front().begin <= position);
     for (std::uint32_t i = position; text[i] != kEnd; ++i) require(i + 1 < n);
   }
   ContextMatch match{0, segment.all()};

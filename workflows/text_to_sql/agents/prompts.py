@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from agentspec.workflows.text_to_sql.generated.databases import Database
-from agentspec.workflows.text_to_sql.generated.queries import Links
 from agentspec.workflows.text_to_sql.sql.execute import Cell, Execution
 
 Stage = Literal["link", "write", "check", "repair"]
@@ -76,12 +75,6 @@ def shown(execution: Execution) -> str:
 def _cell(cell: Cell) -> str:
     text = f"{cell:.6g}" if isinstance(cell, float) else "NULL" if cell is None else str(cell)
     return text[:_SHOWN_CHARACTERS]
-
-
-def links_answer(database: Database, question: str, links: Links) -> str:
-    """The linker's answer for these links: the question, and the parts of the schema that it needs."""
-    tables = {name: database.table_text(name) for name in links.tables}
-    return json.dumps({"question": question, **asdict(links), "tables": tables})
 
 
 def check_answer(question: str, sql: str, verdict: Literal["ok", "repair"], reason: str) -> str:

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstddef>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <utility>

@@ -322,13 +322,6 @@ std::int32_t Segment::min_lcp(std::uint32_t begin, std::uint32_t end) const {
   return result;
 }
 
-std::size_t Segment::output_of(std::uint32_t position) const {
-  const auto after =
-      std::upper_bound(outputs_.begin(), outputs_.end(), position,
-                       [](std::uint32_t at, const OutputRecord& output) { return at < output.begin; });
-  return static_cast<std::size_t>(after - outputs_.begin()) - 1;
-}
-
 void Segment::check_integrity() const {
   const auto require = [](bool holds, const char* what, std::uint32_t at) {
     if (!holds) throw IntegrityError("segment: " + std::string(what) + " (at " + std::to_string(at) + ")");

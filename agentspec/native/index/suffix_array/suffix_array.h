@@ -158,8 +158,6 @@ class Segment {
   // The same for all ranks.
   [[nodiscard]] std::span<const Token> next() const { return {next_, num_points_}; }
   [[nodiscard]] std::uint32_t position(std::uint32_t rank) const { return position_[rank]; }
-  // Index in outputs() of the output that contains the position.
-  [[nodiscard]] std::size_t output_of(std::uint32_t position) const;
 
   // Compares everything with the text. Throws IntegrityError, which names the first difference.
   void check_integrity() const;

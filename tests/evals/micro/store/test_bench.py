@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from byte_tokenizer import byte_tokenizer
 
-from agentspec.analysis.replay import Call, Trace
 from agentspec.cli import main
 from agentspec.evals.micro.store import bench as bench_store
 from agentspec.evals.micro.store.bench import Bench
@@ -15,36 +14,12 @@ from agentspec.evals.micro.store.cpu import CPU_ROWS, cpu_rows
 from agentspec.evals.micro.store.load import LOAD_ROWS, OUTPUTS_PER_SECOND, load_rows
 from agentspec.evals.micro.store.ready import ready_rows
 from agentspec.evals.micro.store.redis_server import redis_version
-from agentspec.evals.micro.store.warm import split_trace, warm_start_rows
 
 KINDS = ["sqlite", pytest.param("redis", marks=pytest.mark.redis)]
 
 
 def text(num_tokens: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     return np.random.default_rng(0).integers(0, 200, size=num_tokens).astype(np.int32)
-
-
-def calls(sessions: int, number: int) -> list[Call]:
-    """Sessions of `number` calls each, whose outputs come from a few phrases."""
-    rng = np.random.default_rng(0)
-    phrases = rng.integers(0, 200, size=(12, 20)).astype(np.int32)
-    return [
-        Call(str(session), "", "", (rng.integers(0, 200, size=30).astype(np.int32),), phrases[rng.integers(12)])
-        for session in range(sessions)
-        for _ in range(number)
-    ]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_replica_that_loaded_the_store_accepts_what_the_warm_one_does(kind: str, tmp_path: Path) -> None:
-    (row,) = warm_start_rows(kind, [split_trace(Trace("t", calls(60, 2), 60, []))], tmp_path)
-    assert row.case == f"warm_start_{kind}"
-    # The store keeps outputs. How far estimates come true is learnt again, which takes longer than this text lasts.
-    assert row.value == pytest.approx(1.0, abs=0.05)
-    accepted = row.more["accepted_per_step"]
-    assert accepted["cold"] < 0.1
-    assert accepted["warm"] > 5
-    assert row.more["loaded_outputs"] == 60
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -228,11 +228,6 @@ void compare(Random& random, const Text& text, std::int32_t vocab_size, std::int
     CHECK(segment->position(rank) == brute.ranks()[rank]);
     CHECK(segment->next(rank) == text[brute.ranks()[rank]]);
   }
-  std::size_t output = 0;
-  for (std::uint32_t p = 0; p < text.size(); ++p) {
-    CHECK(segment->output_of(p) == output);
-    if (text[p] == kEnd) ++output;
-  }
   compare_queries(random, *segment, brute, vocab_size, num_steps);
 }
 
@@ -471,7 +466,6 @@ void test_forged_blobs(Random& random) {
     CHECK(is_valid(segment->locate(text, 100)));
     for (std::uint32_t rank = 0; rank < n; ++rank) {
       CHECK(segment->position(rank) < n && segment->next(rank) >= kEnd);
-      CHECK(segment->output_of(segment->position(rank)) < segment->outputs().size());
     }
   }
   CHECK(num_accepted > 0);

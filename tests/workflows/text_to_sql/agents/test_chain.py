@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -20,7 +21,7 @@ from agentspec.workflows.text_to_sql import (
     answer_questions,
     draw_questions,
 )
-from agentspec.workflows.text_to_sql.agents.prompts import SYSTEM, check_answer, links_answer
+from agentspec.workflows.text_to_sql.agents.prompts import SYSTEM, check_answer
 from agentspec.workflows.text_to_sql.generated.domains import DATABASES
 
 DOUBT = check_answer("?", "", "repair", "hm")
@@ -45,7 +46,8 @@ class Gold:
         question = next(q for q in self._questions if q.text in user)
         if stage == "link":
             database = next(database for database in DATABASES if database.name == question.database)
-            return links_answer(database, question.text, question.query.links())
+            tables = {name: database.table_text(name) for name in question.query.links().tables}
+            return json.dumps({"question": question.text, "tables": tables})
         if stage == "check":
             assert "rows: " in user or "error: " in user
             return check_answer(question.text, question.sql, "ok", "fine")
