@@ -42,7 +42,7 @@ taken."""
 MOST_TOKENS = 2048
 """The most tokens of a captured verify step."""
 
-FINE_TOKENS = (96, 320)
+FINE_TOKENS = (120, 320)
 """The fewest and the most tokens of a captured step of one of the widths between powers of two: around those that a GPU
 verifies in about the time of one."""
 

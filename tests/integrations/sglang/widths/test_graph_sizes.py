@@ -106,6 +106,20 @@ def test_wide_steps_have_graphs_for_few_rows(width: int, most: int) -> None:
     assert found == [size for size in BATCH_SIZES if size <= most]
 
 
+@pytest.mark.parametrize(("width", "rows"), [(3, (40, 104)), (5, (24, 64)), (10, (12, 32)), (20, (6, 16))])
+def test_widths_between_powers_of_two_have_graphs_where_a_power_of_two_costs_too_much(
+    width: int, rows: tuple[int, int]
+) -> None:
+    least, most = rows
+    assert bounded(BATCH_SIZES, width, runner()) == [size for size in BATCH_SIZES if least <= size <= most]
+    # An operator who names the width gets it for all batches, and so does the chain of a draft model.
+    assert bounded(BATCH_SIZES, width, runner(f"1,{width}"))[0] == 1
+    chain = {"speculative_algorithm": "EAGLE3", "speculative_draft_model_path": "d"}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(compat, "draft_shape", lambda server_args: SimpleNamespace(steps=width - 1, topk=1))
+        assert bounded(BATCH_SIZES, width, runner(**chain))[0] == 1
+
+
 def test_the_narrowest_width_has_graphs_for_all_batches() -> None:
     assert bounded(BATCH_SIZES, 12, runner("12,64")) == BATCH_SIZES
     # Every other width has graphs at least for the smallest batch.

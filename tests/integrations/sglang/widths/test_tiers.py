@@ -20,8 +20,8 @@ from agentspec.integrations.sglang.widths.tiers import WidthTiers, parse_widths,
 @every(
     ("text", "most", "expected"),
     [
-        ("auto", 32, (1, 2, 4, 8, 16, 32)),
-        ("auto", 12, (1, 2, 4, 8, 12)),
+        ("auto", 32, (1, 2, 3, 4, 5, 8, 10, 16, 20, 32)),
+        ("auto", 12, (1, 2, 3, 4, 5, 8, 10, 12)),
         ("auto", 2, (1, 2)),
         ("one", 16, (16,)),
         ("8,1,8", 16, (1, 8, 16)),
@@ -34,10 +34,10 @@ def test_widths_of_a_setting(text: str, most: int, expected: tuple[int, ...]) ->
 
 @every(
     ("steps", "expected"),
-    [(5, (1, 2, 4, 6, 8, 16)), (3, (1, 2, 4, 8, 16)), (15, (1, 2, 4, 8, 16)), (6, (1, 2, 4, 7, 8, 16))],
+    [(5, (1, 2, 3, 4, 5, 6, 8)), (3, (1, 2, 3, 4, 5, 8)), (7, (1, 2, 3, 4, 5, 8)), (6, (1, 2, 3, 4, 5, 7, 8))],
 )
 def test_a_chain_of_the_draft_model_has_a_width_of_its_own(steps: int, expected: tuple[int, ...]) -> None:
-    assert tier_widths("auto", 16, steps) == expected
+    assert tier_widths("auto", 8, steps) == expected
     assert tier_widths("2,16", 16, steps) == (2, 16), "a list is taken as it is"
 
 
@@ -124,12 +124,20 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """Replaces SGLang's captures.
 
     The settings are the width at which a capture fails, the GB that each capture takes, the ranks, the maximum number
-    of tokens of a captured step, and the launcher's notes.
+    of tokens of a captured step, their minimum at some widths, and the launcher's notes.
     """
-    settings: dict[str, Any] = {"fails_at": None, "takes": 1.0, "ranks": None, "tokens": 1000, "limits": None}
+    settings: dict[str, Any] = {
+        "fails_at": None,
+        "takes": 1.0,
+        "ranks": None,
+        "tokens": 1000,
+        "limits": None,
+        "least": {},
+    }
 
     def sizes(runner: Runner, width: int) -> tuple[int, ...]:
-        return tuple(size for size in (1, 2, 4) if size * width <= settings["tokens"])
+        least = settings["least"].get(width, 0)
+        return tuple(size for size in (1, 2, 4) if least <= size * width <= settings["tokens"])
 
     def verify(runner: Runner, width: int) -> tuple[str, Graphs]:
         if width == settings["fails_at"]:
@@ -245,6 +253,14 @@ def test_a_step_is_as_wide_as_its_batch_has_graphs_for(captures: dict[str, Any])
         {"width": 4, "most_rows": 4, "num_graphs": 3, "seconds": 0.0, "gigabytes": 1.0},
         {"width": 8, "most_rows": 2, "num_graphs": 2, "seconds": 0.0, "gigabytes": 3.0},
     ]
+
+
+def test_a_small_batch_does_not_run_in_the_graphs_of_a_larger_one(captures: dict[str, Any]) -> None:
+    captures.update(least={3: 6}, tokens=12)
+    tiers = WidthTiers(Runner(decode_cuda_graph_runner=Graphs("graphs of 8", [1])))
+    assert tiers.capture((1, 3, 8)) == (1, 3, 8)
+    found = {rows: tiers.widths_for(rows) for rows in (1, 2, 4)}
+    assert found == {1: (1, 8), 2: (1, 3), 4: (1, 3)}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""The draft model's passes over a batch, with a model that answers at random. SGLang's workers are imported in a process of
+their own, because on a CPU they need stand-ins that would stay in this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from agentspec.integrations import sglang_cpu
+
+VOCABULARY, STEPS, PASSES = 50, 5, {1: 5, 24: 5, 25: 4, 32: 4, 33: 3, 200: 3}
+
+
+def drafted(rows: int) -> dict[str, Any]:
+    import torch
+
+    from agentspec.integrations.sglang import compat
+    from agentspec.integrations.sglang.drafting.draft_model import TreeDrafting
+    from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
+
+    seen: list[list[int]] = []
+
+    def forward(forward_batch: SimpleNamespace) -> SimpleNamespace:
+        seen.append(forward_batch.positions.tolist())
+        logits = torch.randn(rows, VOCABULARY)
+        return SimpleNamespace(
+            logits_output=SimpleNamespace(next_token_logits=logits, hidden_states=torch.zeros(rows, 4))
+        )
+
+    worker: Any = SimpleNamespace(
+        speculative_num_steps=STEPS,
+        topk=1,
+        hot_token_id=None,
+        acceptance=None,
+        accepted=lambda hidden, topk_p: (topk_p, topk_p),
+        stop=DraftStop(),
+        max_nodes=15,
+        draft_attn_backend=SimpleNamespace(attn_backends=[None] * (STEPS - 1)),
+        draft_runner=SimpleNamespace(forward=forward, model_config=SimpleNamespace(model_is_mrope=False)),
+    )
+    first = torch.rand(rows, VOCABULARY).softmax(dim=-1).topk(1, dim=-1)
+    batch = SimpleNamespace(
+        spec_info=SimpleNamespace(topk_p=first.values, topk_index=first.indices, hidden_states=torch.zeros(rows, 4)),
+        out_cache_loc=torch.arange(rows * STEPS),
+        positions=torch.arange(rows),
+    )
+    with patch.object(compat, "draft_step_context", lambda backend, forward_batch: nullcontext()):
+        _, chosen, tokens, estimates = TreeDrafting.draft_forward(worker, batch)
+    return {
+        "seen": seen,
+        "positions": batch.positions.tolist(),
+        "chosen": chosen.tolist(),
+        "shape": list(tokens.shape),
+        "descending": bool((estimates[:, 1:] <= estimates[:, :-1]).all()),
+        "passes": worker.num_passes,
+    }
+
+
+@pytest.mark.skipif(find_spec("sglang") is None, reason="needs SGLang: run `make setup`")
+def test_many_rows_have_shorter_chains_and_the_positions_that_sglang_expects() -> None:
+    told = subprocess.run(
+        [sys.executable, "-P", __file__],
+        env={**os.environ, **sglang_cpu.environment()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr[-2000:]
+    for rows, found in json.loads(told.stdout.splitlines()[-1]).items():
+        b, passes = int(rows), PASSES[int(rows)]
+        assert found["chosen"] == [list(range(passes))] * b and found["shape"] == [b, passes], rows
+        assert found["descending"], "an estimate is the product along its path"
+        assert found["passes"] == passes
+        # The first token of a chain needs no pass.
+        assert found["seen"] == [[row + ran for row in range(b)] for ran in range(passes - 1)]
+        # A captured graph takes STEPS - 1 back at its end, or the positions of unused rows would fall below 0.
+        assert found["positions"] == [row + STEPS - 1 for row in range(b)]
+
+
+if __name__ == "__main__":
+    print(json.dumps({rows: drafted(rows) for rows in PASSES}))
