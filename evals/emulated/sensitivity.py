@@ -43,7 +43,7 @@ RESULT = Path(__file__).resolve().parents[1] / "results" / "emulated" / "sensiti
 _HEADLESS = ("none", "suffix")
 """Systems that a head does not change: run once for each device."""
 _WITH_HEAD = (*(f"eagle3-{passes}" for passes in HEAD_STEPS), f"hybrid-{HYBRID_STEPS}")
-_CALLS, _CALLS_A_CLIENT = 160, 24
+_CALLS, _CALLS_A_CLIENT = 96, 16
 """Model calls of a cell, at least; half as many are learnt from."""
 _SESSION_CALLS, _MAX_PROMPT_TOKENS = 16, 16_000
 
@@ -58,6 +58,7 @@ class Setting:
     factors: Mapping[str, float] = field(default_factory=dict)
     """Of the step times, see StepTimes.scaled()."""
     clients: tuple[int, ...] = CLIENTS
+    tasks: tuple[str, ...] = (*AGENTS, *CONTROLS)
 
     def times(self) -> StepTimes:
         return StepTimes.load(self.device).scaled(self.name, self.factors)
@@ -69,10 +70,12 @@ def settings() -> list[Setting]:
     found = [Setting("base"), *(Setting(f"head-{head}", head=head) for head in heads)]
     # Too few sessions were recorded with a draft model for more clients.
     found.append(Setting(f"head-{RECORDED}", head=RECORDED, clients=CLIENTS[:2]))
-    found.append(Setting("h200-32b", device="h200-32b"))
+    found.append(Setting("h200-32b", device="h200-32b", tasks=AGENTS[:2]))
     # An event clock has no host, so its launches take no time.
     parts = [part for part in SCALABLE if part not in ("launches", "small")]
-    return found + [Setting(f"{part}-x{factor:g}", factors={part: factor}) for part in parts for factor in FACTORS]
+    return found + [
+        Setting(f"{part}-x{factor:g}", factors={part: factor}, tasks=AGENTS[:2]) for part in parts for factor in FACTORS
+    ]
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -120,7 +123,7 @@ def _run(some: Sequence[Setting], tasks: Sequence[str], data: Path, processes: i
         for task in tasks
         for clients in CLIENTS
         for setting in some
-        if clients in setting.clients
+        if clients in setting.clients and task in setting.tasks
         for system in (*(_HEADLESS if _has_headless(setting) else ()), *_WITH_HEAD)
     ]
     found: list[dict[str, Any]] = []

@@ -1,7 +1,7 @@
-"""How much the emulated figures depend on what is assumed: the table and the picture of emulated/sensitivity.json.
+"""How much the gains depend on what is assumed: the table and the picture of emulated/sensitivity.json.
 
-Every setting differs from the base in one thing: the EAGLE-3 head, the model, or a part of the step times. Plain decoding
-and suffix drafts do not depend on the head, so a setting that lacks them has those of the same device with another head.
+Every setting differs from the base in one thing: the draft model, the served model, or a part of the step times. Plain
+decoding and suffix drafts do not depend on the draft model, so a setting that lacks them has those of the base.
 """
 
 from __future__ import annotations
@@ -11,31 +11,25 @@ from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import escape
 
-from agentspec.evals.page.plot import THEMES, Theme, drawing, shown
+from agentspec.evals.page.plot import THEMES, drawing, shown
 from agentspec.evals.page.row import Files, Row, at_least, mean
 from agentspec.evals.page.served_rows import SENSITIVITY as FILE
-from agentspec.evals.page.served_rows import called, cells, speed
 
-_PARTS = {
-    "memory": "reading memory",
-    "arithmetic": "arithmetic",
-    "passes": "fixed time of a pass",
-    "launches": "launches of the host",
-    "small": "small kernels and copies",
-}
-_TASKS = {"swe_mini_agent": "coding agent", "sql_rsl_bird": "text-to-SQL"}
-_HEADLESS = ("none", "suffix")
-_SINGLE = ("suffix", "eagle3")
+_PARTS = {"memory": "reading memory", "arithmetic": "arithmetic", "passes": "fixed time of a pass"}
+_TIMES = {0.5: "half as long", 2.0: "twice as long"}
+_CONTROLS = ("math_gsm8k", "chat_mt_bench")
+_GROUPS = {False: "agents", True: "controls"}
+"""By whether a task is a control."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A setting's ratios of tokens a second in one task."""
+    """A setting's ratios of tokens a second in one task with some number of clients."""
 
+    is_control: bool
+    clients: int
     over_single: float
-    """The hybrid over the best single system."""
-    single: str
-    """The system that is the best single one."""
+    """The hybrid over the best single system: suffix drafts, or EAGLE-3 at its best number of passes."""
     over_plain: float
     """The hybrid over plain decoding."""
     suffix_over_plain: float
@@ -44,60 +38,56 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Setting:
     label: str
-    head: float
-    device: str
-    is_head: bool
-    """Whether it differs from the base in nothing but its head."""
-    factors: Mapping[str, float]
-    cells: Mapping[str, Cell]
-    """By task; the complete ones."""
+    cells: Sequence[Cell]
+
+    def of(self, is_control: bool) -> list[Cell]:
+        return [cell for cell in self.cells if cell.is_control is is_control]
 
 
 def settings(files: Files) -> list[Setting]:
-    """The settings with at least one complete cell: heads by accept length, then the others in the order of the file."""
-    content = files.get(FILE, {"records": []})
+    """The settings in the order of the file, heads by accept length first."""
+    content = files.get(FILE, {"base": {}, "records": []})
     records: Sequence[Mapping[str, Any]] = content["records"]
-    found = []
-    for name in dict.fromkeys(record["setting"] for record in records):
-        some = [record for record in records if record["setting"] == name]
-        device, head, factors = some[0]["emulated"], some[0]["head"], some[0]["factors"]
-        measured = {record["system"] for record in some}
-        others = [
-            record
-            for record in records
-            if record["emulated"] == device and record["system"] in _HEADLESS and record["system"] not in measured
-        ]
-        complete = {
-            task: cell
-            for (task, _, _), systems in cells([*some, *others]).items()
-            if (cell := _cell({system: speed(repeats) for system, repeats in systems.items()})) is not None
-        }
-        if complete:
-            label = _label(device, head, factors, content["base"])
-            is_head = not factors and device == content["base"]["emulated"]
-            found.append(Setting(label, float(head), device, is_head, factors, complete))
-    return sorted(found, key=lambda one: one.head if one.is_head else float("inf"))
+    speeds: dict[str, dict[tuple[str, int], dict[str, float]]] = {}
+    first: dict[str, Mapping[str, Any]] = {}
+    for record in records:
+        first.setdefault(record["setting"], record)
+        cell = speeds.setdefault(record["setting"], {}).setdefault((record["task"], record["clients"]), {})
+        cell[record["system"]] = record["tokens_per_second"]
+    found = [
+        (
+            _order(first[name], content["base"]),
+            Setting(
+                _label(first[name], content["base"]),
+                [_cell(*key, {**speeds["base"][key], **cell}) for key, cell in cells.items()],
+            ),
+        )
+        for name, cells in speeds.items()
+    ]
+    return [setting for _, setting in sorted(found, key=lambda one: one[0])]
 
 
-def _cell(speeds: Mapping[str, float]) -> Cell | None:
-    single = {system: value for system, value in speeds.items() if system.split("-")[0] in _SINGLE}
-    if not {"none", "suffix", "hybrid"} <= set(speeds) or len(single) < len(_SINGLE):
-        return None
-    best = max(single, key=lambda system: single[system])
-    hybrid, plain = speeds["hybrid"], speeds["none"]
-    return Cell(hybrid / single[best], best, hybrid / plain, speeds["suffix"] / plain)
+def _cell(task: str, clients: int, speeds: Mapping[str, float]) -> Cell:
+    single = max(speed for system, speed in speeds.items() if system.split("-")[0] in ("suffix", "eagle3"))
+    [hybrid] = [speed for system, speed in speeds.items() if system.startswith("hybrid")]
+    plain = speeds["none"]
+    return Cell(task in _CONTROLS, clients, hybrid / single, hybrid / plain, speeds["suffix"] / plain)
 
 
-def _label(device: str, head: str, factors: Mapping[str, float], base: Mapping[str, str]) -> str:
-    if factors:
-        return ", ".join(f"{_PARTS[part]}, {_times(factor)}" for part, factor in factors.items())
-    if device != base["emulated"]:
-        return device
-    return f"head {head}" + (", the base" if head == base["head"] else "")
+def _order(record: Mapping[str, Any], base: Mapping[str, str]) -> float:
+    """The place of a setting: heads by their number, then the others in the order of the file."""
+    is_head = not record["factors"] and record["emulated"] == base["emulated"] and record["head"] != "recorded"
+    return float(record["head"]) if is_head else float("inf")
 
 
-def _times(factor: float) -> str:
-    return {0.5: "half as long", 2.0: "twice as long"}.get(factor, f"{factor:g} times as long")
+def _label(record: Mapping[str, Any], base: Mapping[str, str]) -> str:
+    if record["factors"]:
+        return ", ".join(f"{_PARTS[part]} takes {_TIMES[factor]}" for part, factor in record["factors"].items())
+    if record["emulated"] != base["emulated"]:
+        return str(record["emulated"])
+    if record["head"] == "recorded":
+        return "a recorded draft model"
+    return f"head {record['head']}" + (", the base" if record["head"] == base["head"] else "")
 
 
 def block(files: Files, pictures: Mapping[str, str]) -> str:
@@ -105,116 +95,92 @@ def block(files: Files, pictures: Mapping[str, str]) -> str:
     found = settings(files)
     if not found:
         return "Not measured yet."
-    tasks = [task for task in _TASKS if any(task in one.cells for one in found)]
-    head = [f"{_TASKS[task]}: {what}" for task in tasks for what in _COLUMNS]
-    lines = [f"| {' | '.join(['setting', *head])} |", f"|{'---|' * (len(head) + 1)}"]
+    clients = sorted({cell.clients for one in found for cell in one.cells})
+    told = " / ".join(map(str, clients))
+    head = ["setting"]
+    for group in _GROUPS.values():
+        head += [f"{group}: hybrid over the best single, mean (least to most)"]
+        head += [f"{group}: {what} over plain, {told} clients" for what in ("hybrid", "suffix drafts")]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for one in found:
-        lines.append(
-            f"| {' | '.join([one.label, *(text for task in tasks for text in _columns(one.cells.get(task)))])} |"
-        )
-    told = f"The hybrid over the best single system and over plain SGLang, {len(found)} settings of the emulated device"
-    picture = shown(pictures, f"{told}; the table below has the figures.")
+        columns = [one.label]
+        for is_control in _GROUPS:
+            cells = one.of(is_control)
+            columns += [_range([cell.over_single for cell in cells])]
+            for of in ("over_plain", "suffix_over_plain"):
+                of_clients = [[getattr(cell, of) for cell in cells if cell.clients == n] for n in clients]
+                columns += [" / ".join(f"{mean(some):.2f}" if some else "–" for some in of_clients)]
+        lines.append(f"| {' | '.join(columns)} |")
+    picture = shown(
+        pictures, f"The hybrid over the best single system in {len(found)} settings; the table has the figures."
+    )
     return "\n".join([*picture, "", *lines, "", f"[File](../evals/results/emulated/{FILE})."])
 
 
-_COLUMNS = ("hybrid over the best single", "over plain", "suffix drafts over plain")
-
-
-def _columns(cell: Cell | None) -> tuple[str, ...]:
-    if cell is None:
-        return ("",) * len(_COLUMNS)
-    best = f"{cell.over_single:.2f} ({called(cell.single)})"
-    return best, f"{cell.over_plain:.2f}", f"{cell.suffix_over_plain:.2f}"
+def _range(values: Sequence[float]) -> str:
+    return f"{mean(values):.2f} ({min(values):.2f} to {max(values):.2f})" if values else ""
 
 
 def rows(files: Files) -> Iterator[Row]:
     """What all settings tell together: harm is judged by the worst cell."""
     found = settings(files)
-    if not found:
-        return
-    ratios = [cell.over_single for one in found for cell in one.cells.values()]
-    plain = [cell.over_plain for one in found for cell in one.cells.values()]
-    yield Row(
-        FILE,
-        f"agents, {len(ratios)} cells in {len(found)} settings of the emulated device",
-        "hybrid with EAGLE-3",
-        f"{min(ratios):.2f} to {max(ratios):.2f} x the best single system, {mean(ratios):.2f} in the mean; "
-        f"{min(plain):.2f} to {max(plain):.2f} x plain",
-        goals=(at_least("least x the best single system", min(ratios), 0.99), at_least("least x plain", min(plain), 1)),
-    )
+    for is_control, group in _GROUPS.items():
+        cells = [cell for one in found for cell in one.of(is_control)]
+        if not cells:
+            continue
+        ratios, plain = ([getattr(cell, of) for cell in cells] for of in ("over_single", "over_plain"))
+        harmed = sum(ratio < 0.99 for ratio in ratios)
+        yield Row(
+            FILE,
+            f"{group}, {len(cells)} cells in {len(found)} settings of an event clock",
+            "hybrid with EAGLE-3",
+            f"{_range(ratios)} x the best single system, below 0.99 in {harmed}; {_range(plain)} x plain",
+            goals=(
+                at_least("least x the best single system", min(ratios), 0.99),
+                at_least("mean x the best single system", mean(ratios), 1.0),
+                at_least("least x plain", min(plain), 1.0),
+            ),
+        )
 
 
-_WIDTH, _HEIGHT, _TOP, _BOTTOM, _LEFT, _MIDDLE = 760, 360, 52, 40, 44, 330
-_COLORS = {"swe_mini_agent": 4, "sql_rsl_bird": 2}
-"""Places in the colours of a theme."""
-_LABELS = 150
-"""Width of the labels of the right panel."""
+_WIDTH, _LEFT, _RIGHT, _TOP, _ROW = 760, 250, 740, 44, 24
+_COLORS = {False: 4, True: 2}
+"""Places in the colours of a theme, by whether a task is a control."""
 
 
 def svg(files: Files, theme: str) -> str | None:
-    """The picture: by heads on the left, by devices on the right if there are any; None if there is nothing to draw. Filled
-    points and lines are ratios to the best single system, hollow ones those to plain decoding."""
+    """The picture; None if there is nothing to draw. In each setting a line from the worst to the best ratio to the best single
+    system, and a point at the mean, for agents and for controls."""
     found = settings(files)
     if not found:
         return None
-    heads, others = ([one for one in found if one.is_head is wanted] for wanted in (True, False))
-    top = max(cell.over_plain for one in found for cell in one.cells.values())
     colors = THEMES[theme]
-    panels = [*_by_head(heads, int(top) + 1, _MIDDLE if others else _WIDTH - 12, colors)]
-    if others:
-        panels += _by_device(others, int(top) + 1, colors)
-    return drawing(_WIDTH, _HEIGHT, colors, [*_legend(colors), *panels])
-
-
-def _legend(colors: Theme) -> Iterator[str]:
-    for row, (task, title) in enumerate(_TASKS.items()):
-        for x, filled, what in ((_LEFT + 6, True, "the best single system"), (_MIDDLE + 60, False, "plain SGLang")):
-            y = 12 + 18 * row
-            yield _point(x, y, colors.colors[_COLORS[task]], filled)
-            yield f'<text x="{x + 12}" y="{y + 4}">{escape(f"{title}: hybrid over {what}")}</text>'
-
-
-def _by_head(heads: Sequence[Setting], top: int, right: int, colors: Theme) -> Iterator[str]:
-    floor, high = _HEIGHT - _BOTTOM, _HEIGHT - _BOTTOM - _TOP
+    ratios = [cell.over_single for one in found for cell in one.cells]
+    low, high = int(min(ratios) * 10) / 10, -int(-max(ratios) * 10) / 10 + 0.1
+    bottom = _TOP + _ROW * len(found)
 
     def at(ratio: float) -> float:
-        return floor - ratio / top * high
+        return _LEFT + (ratio - low) / (high - low) * (_RIGHT - _LEFT)
 
-    for tick in range(top + 1):
-        yield f'<path d="M{_LEFT} {at(tick):.1f}H{right}" stroke="{colors.lines}"/>'
-        yield f'<text x="{_LEFT - 8}" y="{at(tick) + 4:.1f}" text-anchor="end">{tick}x</text>'
-    yield f'<text x="{(_LEFT + right) / 2:.0f}" y="{_HEIGHT - 4}" text-anchor="middle">accept length of the head</text>'
-    place = {one.head: _LEFT + 20 + n * (right - _LEFT - 40) / max(len(heads) - 1, 1) for n, one in enumerate(heads)}
-    for head, x in place.items():
-        yield f'<text x="{x:.1f}" y="{_HEIGHT - 22}" text-anchor="middle">{head:g}</text>'
-    for task in _TASKS:
-        color = colors.colors[_COLORS[task]]
-        some = [(place[one.head], one.cells[task]) for one in heads if task in one.cells]
-        for filled in (True, False):
-            points = [(x, at(cell.over_single if filled else cell.over_plain)) for x, cell in some]
-            path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-            if len(points) > 1:
-                dashes = "" if filled else ' stroke-dasharray="4 3"'
-                yield f'<path d="M{path}" stroke="{color}" fill="none"{dashes}/>'
-            yield from (_point(x, y, color, filled) for x, y in points)
-
-
-def _by_device(others: Sequence[Setting], top: int, colors: Theme) -> Iterator[str]:
-    left, high = _MIDDLE + _LABELS + 40, _HEIGHT - _BOTTOM - _TOP
-    scale = (_WIDTH - left - 12) / top
-    for tick in range(top + 1):
-        x = left + tick * scale
-        yield f'<path d="M{x:.1f} {_TOP}V{_HEIGHT - _BOTTOM}" stroke="{colors.lines}"/>'
-        yield f'<text x="{x:.1f}" y="{_HEIGHT - 22}" text-anchor="middle">{tick}x</text>'
-    for number, one in enumerate(others):
-        y = _TOP + (number + 0.5) * high / len(others)
-        told = ", ".join(f"{part} x {factor:g}" for part, factor in one.factors.items()) or one.device
-        yield f'<text x="{left - 10}" y="{y + 4:.1f}" text-anchor="end">{escape(told)}</text>'
-        for task, cell in one.cells.items():
-            color = colors.colors[_COLORS[task]]
-            yield _point(left + cell.over_single * scale, y, color, True)
-            yield _point(left + cell.over_plain * scale, y, color, False)
-
-
-def _point(x: float, y: float, color: str, filled: bool) -> str:
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" stroke="{color}" fill="{color if filled else "none"}"/>'
+    parts = []
+    for is_control, group in _GROUPS.items():
+        x = _LEFT + 130 * is_control
+        parts.append(f'<circle cx="{x}" cy="14" r="4" fill="{colors.colors[_COLORS[is_control]]}"/>')
+        parts.append(f'<text x="{x + 10}" y="18">{group}</text>')
+    for step in range(round((high - low) * 10) + 1):
+        ratio = low + step / 10
+        width = 2 if abs(ratio - 1.0) < 1e-9 else 1
+        parts.append(
+            f'<path d="M{at(ratio):.1f} {_TOP - 12}V{bottom}" stroke="{colors.lines}" stroke-width="{width}"/>'
+        )
+        if step % 2 == round((1.0 - low) * 10) % 2:
+            parts.append(f'<text x="{at(ratio):.1f}" y="{bottom + 18}" text-anchor="middle">{ratio:.1f}x</text>')
+    for number, one in enumerate(found):
+        y = _TOP + _ROW * number
+        parts.append(f'<text x="{_LEFT - 12}" y="{y + 6}" text-anchor="end">{escape(one.label)}</text>')
+        for is_control in _GROUPS:
+            if values := [cell.over_single for cell in one.of(is_control)]:
+                color, place = colors.colors[_COLORS[is_control]], y + (6 if is_control else -2)
+                parts.append(f'<path d="M{at(min(values)):.1f} {place}H{at(max(values)):.1f}" stroke="{color}"/>')
+                parts.append(f'<circle cx="{at(mean(values)):.1f}" cy="{place}" r="4" fill="{color}"/>')
+    return drawing(_WIDTH, bottom + 28, colors, parts)

@@ -312,7 +312,7 @@ def _logits_rows(rows: int, model_runner: ModelRunner) -> int:
     """Number of rows of the logits buffer. The graphs of all widths share it; SGLang counts only the greatest width."""
     widths = graph_sizes.captured_widths(model_runner)
     sizes = {width: compat.batch_sizes_to_capture(model_runner, width) for width in widths}
-    return max([rows, *(width * batch_sizes[-1] for width, batch_sizes in sizes.items())])
+    return max([rows, *(width * batch_sizes[-1] for width, batch_sizes in sizes.items() if batch_sizes)])
 
 
 def _capture_draft_extend(original: Callable[..., None], *args: object, **kwargs: object) -> None:

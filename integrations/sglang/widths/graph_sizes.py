@@ -112,15 +112,15 @@ def _chain_length(server_args: ServerArgs) -> int:
 
 def bounded(batch_sizes: Sequence[int], width: int, model_runner: ModelRunner) -> list[int]:
     """The batch sizes for which verify steps of `width` tokens per row get graphs: a subset of SGLang's ascending
-    `batch_sizes`, at least one. The narrowest width gets all, since every batch can use it."""
+    `batch_sizes`. It has at least the smallest one, unless the width lies between powers of two. The narrowest width gets all, since every batch can use it."""
     server_args = model_runner.server_args
     text, noted = _bounded_setting(server_args), arguments.graph_limits(server_args)
     if text is None or noted is None or width <= (*parse_widths(text), 1)[0]:
         return list(batch_sizes)
-    least, most = 0, noted.tokens
     if text == AUTO and width in FINE_WIDTHS and width != _chain_length(server_args) + 1:
-        least, most = FINE_TOKENS[0], min(FINE_TOKENS[1], most)
-    return [size for size in batch_sizes if least <= size * width <= most] or list(batch_sizes[:1])
+        least, most = FINE_TOKENS
+        return [size for size in batch_sizes if least <= size * width <= min(most, noted.tokens)]
+    return [size for size in batch_sizes if size * width <= noted.tokens or size == batch_sizes[0]]
 
 
 def _bounded_setting(server_args: ServerArgs) -> str | None:

@@ -149,6 +149,7 @@ class WidthTiers:
             # SGLang keeps the adapters of a batch in memory that the last runner made for its own width.
             logger.info("agentspec verifies at one width, %d, because adapters (LoRA) are enabled", widest)
             return (widest,)
+        widths = (*(width for width in widths[:-1] if compat.batch_sizes_to_capture(runner, width)), widest)
         budget = _MemoryBudget(runner, self._tiers[widest])
         left_out = []
         for place, width in enumerate(_capture_order(widths)):

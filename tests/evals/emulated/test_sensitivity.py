@@ -1,54 +1,50 @@
-"""The sensitivity of the emulated figures: settings, their commands, and the file that they are put together in."""
+"""What the gains depend on: the settings, and a run of one of them."""
 
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agentspec.evals.emulated import sensitivity
 from agentspec.evals.emulated.sensitivity import settings
-from agentspec.integrations.emulated_device.models.step_times import SCALABLE, StepTimes
+from agentspec.evals.run.cells import Cell
 
 
 def test_every_head_and_every_part_of_the_step_times_is_varied() -> None:
     found = settings()
     assert found[0].name == "base" and len({one.name for one in found}) == len(found)
-    assert {one.head for one in found} == set(sensitivity.HEADS)
+    assert {one.head for one in found} == {*sensitivity.HEADS, "recorded"}
     varied = {(part, factor) for one in found for part, factor in one.factors.items()}
-    assert varied == {(part, factor) for part in SCALABLE for factor in (0.5, 2.0)}
-    # Plain decoding and suffix drafts do not depend on the head, and are there for every device.
-    assert all({"none", "suffix"} <= set(one.systems) for one in found if one.head == sensitivity.BASE_HEAD)
-    assert all({"eagle3-5", "hybrid"} <= set(one.systems) for one in found)
+    assert varied == {(part, factor) for part in ("memory", "arithmetic", "passes") for factor in (0.5, 2.0)}
+    base, slow = found[0].times(), next(one for one in found if one.name == "memory-x2").times()
+    assert base.target(1, 1, 1000) < slow.target(1, 1, 1000) < 2.01 * base.target(1, 1, 1000)
 
 
-def test_a_run_goes_on_and_keeps_the_commit_of_what_was_measured(
+def test_plain_decoding_and_suffix_drafts_run_once_for_all_heads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran: list[list[str]] = []
-
-    def evaluated(words: list[str]) -> int:
-        ran.append(words)
-        path = Path(words[words.index("--json") + 1])
-        if not path.exists():
-            path.write_text(json.dumps({"settings": {}, "records": [{"task": "t", "system": "none"}]}))
-        return 0
-
-    monkeypatch.setattr(sensitivity, "agentspec", evaluated)
+    monkeypatch.setattr(sensitivity, "hollow_model", lambda device: (tmp_path / device, tmp_path))
+    monkeypatch.setattr(sensitivity, "_cell", lambda *args, **kwargs: Cell("made up", "warm", 1, 0, (), (), 0))
+    monkeypatch.setattr(sensitivity, "serve", lambda system, cell, head: {"tokens_per_second": 1.0})
+    monkeypatch.setattr(sensitivity, "ProcessPoolExecutor", ThreadPoolExecutor)
     out = tmp_path / "out.json"
-    words = ["--data", str(tmp_path), "--work", str(tmp_path / "work"), "--json", str(out), "--settings"]
-    monkeypatch.setattr(sensitivity, "commit", lambda: "first")
-    assert sensitivity.main([*words, "base,h200-8b-memory-x2"]) == 0
-    monkeypatch.setattr(sensitivity, "commit", lambda: "second")
-    assert sensitivity.main([*words, "base,head-1.5"]) == 0
-    content: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
-    assert [(one["setting"], one["commit"]) for one in content["records"]] == [
-        ("base", "first"), ("head-1.5", "second"), ("h200-8b-memory-x2", "first"),
-    ]  # fmt: skip
-    assert content["base"] == {"emulated": "h200-8b", "head": "2.8"}
-    assert content["records"][2]["factors"] == {"memory": 2.0}
-    times = StepTimes.load(ran[1][ran[1].index("--emulate") + 1])
-    assert times.name == "h200-8b-memory-x2" and all("--resume" in one for one in ran)
-    assert ran[3][ran[3].index("--head") + 1] == "1.5" and "none" not in ran[3]
+    words = ["--data", str(tmp_path), "--tasks", "sql_rsl_bird", "--json", str(out), "--settings"]
+    assert sensitivity.main([*words, "base,head-1.5,head-recorded"]) == 0
+    content = json.loads(out.read_text(encoding="utf-8"))
+    assert content["base"] == {"emulated": "h200-8b", "head": "2.8"} and content["commit"]
+    cells: dict[str, set[int]] = {}
+    systems: dict[str, set[str]] = {}
+    for record in content["records"]:
+        cells.setdefault(record["setting"], set()).add(record["clients"])
+        systems.setdefault(record["setting"], set()).add(record["system"])
+    drafted = {"eagle3-3", "eagle3-5", "eagle3-7", "hybrid-5"}
+    assert cells == {"base": {1, 16, 64}, "head-1.5": {1, 16, 64}, "head-recorded": {1, 16}}
+    # A recorded head has fewer sessions, so other cells.
+    assert systems == {
+        "base": drafted | {"none", "suffix"},
+        "head-1.5": drafted,
+        "head-recorded": drafted | {"none", "suffix"},
+    }

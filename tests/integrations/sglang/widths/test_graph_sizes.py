@@ -112,6 +112,7 @@ def test_widths_between_powers_of_two_have_graphs_where_a_power_of_two_costs_too
 ) -> None:
     least, most = rows
     assert bounded(BATCH_SIZES, width, runner()) == [size for size in BATCH_SIZES if least <= size <= most]
+    assert bounded(BATCH_SIZES, width, runner(tokens=100)) == []
     # An operator who names the width gets it for all batches, and so does the chain of a draft model.
     assert bounded(BATCH_SIZES, width, runner(f"1,{width}"))[0] == 1
     chain = {"speculative_algorithm": "EAGLE3", "speculative_draft_model_path": "d"}

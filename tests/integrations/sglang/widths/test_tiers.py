@@ -261,6 +261,8 @@ def test_a_small_batch_does_not_run_in_the_graphs_of_a_larger_one(captures: dict
     assert tiers.capture((1, 3, 8)) == (1, 3, 8)
     found = {rows: tiers.widths_for(rows) for rows in (1, 2, 4)}
     assert found == {1: (1, 8), 2: (1, 3), 4: (1, 3)}
+    captures.update(least={3: 13})
+    assert WidthTiers(Runner()).capture((1, 3, 8)) == (1, 8), "no batch has graphs of 3"
 
 
 @pytest.mark.parametrize(
