@@ -106,7 +106,7 @@ def _rows(server: Server) -> int:
 def test_it_has_the_defaults_of_a_gpu_that_captures_graphs(server: Server) -> None:
     state = server.get("/server_info")["internal_states"][0]["agentspec"]
     assert state["num_draft_tokens"] == 64
-    assert state["control"]["widths_captured"] == [1, 2, 3, 4, 5, 8, 10, 16, 20, 32, 64]
+    assert state["control"]["widths_captured"] == [1, 2, 4, 8, 10, 16, 20, 32, 64]
     assert [
         (tier["width"], tier["most_rows"] * tier["width"] <= 2048) for tier in state["graphs"] if tier["width"] > 8
     ] == [(width, True) for width in (10, 16, 20, 32, 64)]

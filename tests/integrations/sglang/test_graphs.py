@@ -155,7 +155,7 @@ def test_a_draft_model_s_graphs_are_of_the_width_that_is_verified(plain: Server,
 def test_wide_steps_have_graphs_for_few_rows(plain: Server, bounded: Server) -> None:
     state = state_of(bounded)
     assert state["num_draft_tokens"] == WIDTHS[-1]
-    assert [tier["width"] for tier in state["graphs"]] == list(WIDTHS)
+    assert [tier["width"] for tier in state["graphs"]] == [width for width in WIDTHS if width != 20]
     # Captured steps have 1, 3 or 8 rows, for verification and for draft-extend, and at most 100 tokens except at the
     # narrowest width.
     assert [tier["most_rows"] for tier in state["graphs"]] == [8, 8, 8, 8, 3, 3, 1]
