@@ -215,12 +215,16 @@ def _record_calls(
 
 
 def _session_calls(file: FileReading, reading: LogReading, sessions: Sessions, goes_on: bool) -> Iterator[LoggedCall]:
-    try:
-        for form, call in sessions.finish(goes_on):
-            file.formats[form] += 1
-            yield call
-    except _MALFORMED as error:
-        _note(reading, file, "end of the file", error)
+    is_done = False
+    while not is_done:
+        try:
+            for form, call in sessions.finish(goes_on):
+                file.formats[form] += 1
+                yield call
+            is_done = True
+        except _MALFORMED as error:
+            # That session is lost; the others of the file are finished in the next round.
+            _note(reading, file, "end of the file", error)
 
 
 def _note(reading: LogReading, file: FileReading, where: str, error: Exception) -> None:

@@ -18,7 +18,7 @@ from agentspec.analysis.logs.formats.messages import (
     read_message,
     read_messages,
 )
-from agentspec.analysis.logs.formats.streams import events_of, is_chunk, is_events, joined, stream_of
+from agentspec.analysis.logs.formats.streams import events_of, is_chunk, is_events, is_stream, joined, stream_of
 
 # The text that a model wrote comes first, where its answer was converted to calls that the model has no format for.
 ANSWERS = (
@@ -128,7 +128,7 @@ def read_answers(value: Any, account: Account) -> list[Answer]:
     values = [inner for inner in map(unwrapped, value) if inner is not None]
     if not values:
         raise NoAnswerError("an answer without content")
-    if all(map(is_chunk, values)):
+    if is_stream(values):
         return _all_answers(joined(values, account), account)
     if all(isinstance(inner, str) and is_events(inner) for inner in values):
         return _text_answers("\n\n".join(values), account)
@@ -169,6 +169,9 @@ def _text_answers(text: str, account: Account) -> list[Answer]:
             else:
                 chunks.append(event)
         return _all_answers(joined(chunks, account), account)
+    lines = [from_text(line) for line in text.splitlines() if line.strip()] if text.startswith("{") else []
+    if is_stream(lines):
+        return _all_answers(joined(lines, account), account)
     if is_redacted(text):
         raise NoAnswerError("an answer that the log has redacted")
     account.note_read("output", len(text))
@@ -283,7 +286,7 @@ def _is_structured(value: Any) -> bool:
     if isinstance(value, list):
         while len(value) == 1 and isinstance(value[0], list):
             value = value[0]
-        return (
+        return is_stream(value) or (
             bool(value)
             and all(is_message(inner) or is_chunk(inner) for inner in value)
             and any(is_chunk(inner) or inner.keys() & {"role", "from", "call_id", "lc", "content"} for inner in value)

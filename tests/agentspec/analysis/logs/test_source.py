@@ -60,6 +60,23 @@ def test_records_are_found_in_any_layout(tmp_path: Path, name: str, content: str
     assert (reading.num_records, reading.num_bad, reading.formats) == (3, 0, {"openai": 3})
 
 
+def test_lines_of_programs_are_no_bad_records_however_they_were_collected(tmp_path: Path) -> None:
+    lines = [
+        *(
+            {"log": text, "stream": "stdout", "time": "2026-01-01T00:00:00Z"}
+            for text in ("started", json.dumps(RECORDS[0]))
+        ),
+        {"timestamp": 1767225600000, "message": "started", "ingestionTime": 1767225600001},
+    ]
+    found, reading = outputs(write_lines(tmp_path / "log.jsonl", lines))
+    assert (found, reading.num_bad, reading.account.num_skipped) == (ANSWERS[:1], 0, 2)
+
+
+def test_a_record_of_any_form_costs_only_itself(tmp_path: Path) -> None:
+    found, reading = outputs(write_lines(tmp_path / "log.jsonl", [{"type": ["a"]}, {"type": {"a": 1}}, RECORDS[0]]))
+    assert (found, reading.num_bad) == (ANSWERS[:1], 2)
+
+
 def test_long_records_are_put_together_from_parts(tmp_path: Path) -> None:
     texts = ["é" * 700_000, "ü" * 900_000]
     records = [request("long", text) for text in texts]
