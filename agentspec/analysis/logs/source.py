@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import io
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +31,11 @@ _SNIFFED = 1 << 16
 _TEXT_PART = 1 << 16
 """The characters of each output that is cut from a text file."""
 _MALFORMED = (ValueError, TypeError, KeyError, RecursionError, AttributeError)
+_IDENTITIES = frozenset(
+    "id uuid rid request_id requestId span_id spanId context traj_id trial info attempts ts timestamp created created_at".split()
+)
+"""Fields that differ between two records of which neither is a copy of the other."""
+_MAX_SEEN = 1 << 20
 _ROWS = 64
 """The rows of a Parquet file that are read at a time."""
 
@@ -56,6 +63,7 @@ class LogReading:
     """The value of time.process_time() at which reading stops, if something has been read; None: at the end."""
     stopped: float | None = None
     """The share of the log that was read by then; None: all."""
+    _seen: set[bytes] = field(default_factory=set)
 
     @property
     def is_late(self) -> bool:
@@ -84,6 +92,18 @@ class LogReading:
         records = known / (known + self.num_bad) if known + self.num_bad else 1.0
         return min(records, self.account.understood("output"), self.account.understood("prompt"))
 
+    def has_twice(self, record: Any) -> bool:
+        """Whether an equal record was met before that is the same one, because its answer or itself has an identity. A
+        copy of a log beside it, or a record that was exported twice, would seem to be a perfect repeat."""
+        places = [record, *record.values()] if isinstance(record, dict) else []
+        if not any(isinstance(place, dict) and _IDENTITIES & place.keys() for place in places):
+            return False
+        digest = hashlib.blake2b(json.dumps(record, default=str).encode(), digest_size=8).digest()
+        is_known = digest in self._seen
+        if len(self._seen) < _MAX_SEEN:
+            self._seen.add(digest)
+        return is_known
+
     def note_bad(self, file: FileReading, where: str, reason: str) -> None:
         """Counts a bad record, and lists it if it is one of the first."""
         file.bad_records += 1
@@ -92,7 +112,7 @@ class LogReading:
 
 
 def log_files(paths: Sequence[Path]) -> list[Path]:
-    """The named files, and in named folders the files with the endings of logs, or of texts if there are no logs.
+    """The named files, and in named folders the files with the endings of logs, or of texts if there are no logs, each once.
     Raises ConfigError if a path does not exist, or a folder has no such file."""
     found: list[Path] = []
     for path in paths:
@@ -111,7 +131,7 @@ def log_files(paths: Sequence[Path]) -> list[Path]:
             found.append(path)
         else:
             raise ConfigError(f"{path} does not exist; pass existing files or folders")
-    return found
+    return list({path.resolve(): path for path in found}.values())
 
 
 def read_calls(
@@ -203,6 +223,9 @@ def _record_calls(
                     for form, call in sessions.add(record, part, name, is_alone):
                         file.formats[form] += 1
                         yield call
+                    continue
+                if reading.has_twice(record):
+                    reading.account.note_left_out("output", "record that the log has twice")
                     continue
                 form, calls = calls_of(record, name if is_alone else f"{name}:{place}", reading.account)
             except _MALFORMED as error:

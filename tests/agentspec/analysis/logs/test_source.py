@@ -72,6 +72,15 @@ def test_lines_of_programs_are_no_bad_records_however_they_were_collected(tmp_pa
     assert (found, reading.num_bad, reading.account.num_skipped) == (ANSWERS[:1], 0, 2)
 
 
+def test_copies_of_a_log_count_once_and_equal_requests_each_time(tmp_path: Path) -> None:
+    records = [RECORDS[0], {**RECORDS[1], "response": {"id": "c1", "choices": [{"text": "answer 1"}]}}]
+    log = write_lines(tmp_path / "log.jsonl", records)
+    (tmp_path / "copy.jsonl.gz").write_bytes(gzip.compress(log.read_bytes()))
+    found, reading = outputs(tmp_path, log)
+    assert sorted(found) == ["answer 0", "answer 0", "answer 1"]
+    assert reading.account.left_out["output", "record that the log has twice"].count == 1
+
+
 def test_a_record_of_any_form_costs_only_itself(tmp_path: Path) -> None:
     found, reading = outputs(write_lines(tmp_path / "log.jsonl", [{"type": ["a"]}, {"type": {"a": 1}}, RECORDS[0]]))
     assert (found, reading.num_bad) == (ANSWERS[:1], 2)
