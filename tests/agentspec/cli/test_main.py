@@ -43,6 +43,14 @@ def test_a_command_that_is_told_to_stop_closes_what_it_opened(tmp_path: Path) ->
     assert file.read_text() == "closed"
 
 
+def test_a_reader_that_closes_the_output_early_sees_no_traceback() -> None:
+    words = [sys.executable, "-P", "-m", "agentspec", "settings"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(60)) == ("", 128 + signal.SIGPIPE)
+
+
 @pytest.mark.parametrize("name", ["at_once", "when_run"])
 def test_a_package_that_a_command_lacks_is_named(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
