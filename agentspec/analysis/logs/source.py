@@ -19,6 +19,7 @@ from agentspec.analysis.logs.account import Account
 from agentspec.analysis.logs.calls import Labels, LoggedCall, NoAnswerError, shown
 from agentspec.analysis.logs.container import COMPRESSED, PARQUET, Content, refused_kind
 from agentspec.analysis.logs.formats import calls_of, records_in
+from agentspec.analysis.logs.formats.fields import names
 from agentspec.analysis.logs.formats.sessions import Sessions, part_of
 from agentspec.analysis.logs.layout import Value
 from agentspec.errors import ConfigError
@@ -31,8 +32,8 @@ _SNIFFED = 1 << 16
 _TEXT_PART = 1 << 16
 """The characters of each output that is cut from a text file."""
 _MALFORMED = (ValueError, TypeError, KeyError, RecursionError, AttributeError)
-_IDENTITIES = frozenset(
-    "id uuid rid request_id requestId span_id spanId context traj_id trial info attempts ts timestamp created created_at".split()
+_IDENTITIES = names(
+    "id uuid rid request_id requestId span_id spanId context traj_id trial info attempts ts timestamp created created_at"
 )
 """Fields that differ between two records of which neither is a copy of the other."""
 _MAX_SEEN = 1 << 20
