@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 UNDERSTOOD = ("chat/completions", "completions", "responses", "generate")
 # What may differ between two requests for the same answer: names, and how the answer is sent.
 _NOT_ASKED = ("model", "stream", "stream_options", "user", "rid", "request_id", "return_spec_tokens_details", "store")
+_ECHO = re.compile(r"""['"\\]*\binput(_value)?['"\\]*\s*[:=].*""", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,7 @@ class AnswerReader:
         if isinstance(usage := body.get("usage"), Mapping):
             self.usage = dict(usage)
         if error := body.get("error"):
-            self.error = str(error.get("message", error) if isinstance(error, Mapping) else error)[:300]
+            self.error = without_echo(str(error.get("message", error) if isinstance(error, Mapping) else error))
         told = body.get("sglext")
         steps = (told.get("spec_tokens_details") if isinstance(told, Mapping) else None) or {}
         if isinstance(steps, Mapping) and _count(steps.get("spec_verify_ct")):
@@ -159,6 +161,11 @@ def is_greedy(path: str, body: Mapping[str, Any]) -> bool:
     """True if the request asks for the likeliest tokens, so that its answer is the same on every right server."""
     sampling = body.get("sampling_params") if path == "generate" else body
     return isinstance(sampling, Mapping) and (sampling.get("temperature") == 0 or sampling.get("top_k") == 1)
+
+
+def without_echo(text: str) -> str:
+    """An error, cut to 300 characters, and to where a server repeats what it was sent as the wrong input."""
+    return _ECHO.sub("…", text)[:300]
 
 
 def digest(value: object) -> str:

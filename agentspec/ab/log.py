@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentspec.ab.calls import AnswerReader, without_echo
 from agentspec.ab.workload import Target, TaskResult
 from agentspec.analysis.logs.source import LogReading, log_files, read_calls
 from agentspec.errors import ConfigError
@@ -244,9 +245,11 @@ async def _ask(client: ClientSession, url: str, body: Mapping[str, Any]) -> str:
     try:
         async with client.post(url, json=body) as response:
             if response.status != 200:
-                return f"{response.status}: {(await response.text())[:300]}"
-            async for _ in response.content.iter_any():
-                pass
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                return f"{response.status}: {without_echo(await response.text())}"
+            reader = AnswerReader("chat/completions")
+            async for line in response.content:
+                if line.startswith(b"data: {") and b'"error"' in line:
+                    reader.read_event(json.loads(line.removeprefix(b"data:")))
+            return reader.error
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         return f"{type(error).__name__}: {error}"[:300]
-    return ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_server import chat_server
+from chat_server import Reply, chat_server
 
 from agentspec.ab.log import LogConfig, LogWorkload
 from agentspec.ab.workload import Target
@@ -103,6 +103,15 @@ def test_a_refused_call_ends_its_session_with_an_error(tmp_path: Path) -> None:
     with chat_server(lambda body: 400) as url:
         (result,) = workload.run(0, 1, Target(base_url=lambda task: url, model="m", folder=tmp_path))
     assert result.error.startswith("400")
+
+
+def test_an_error_within_a_streamed_answer_ends_its_session_too(tmp_path: Path) -> None:
+    path = log_of(tmp_path, chat("s", ("q1", "a1", None)))
+    body = b'data: {"choices": []}\n\ndata: {"error": {"message": "aborted"}}\n\ndata: [DONE]\n\n'
+    with chat_server(lambda _: Reply(body=body, headers={"Content-Type": "text/event-stream"})) as url:
+        target = Target(base_url=lambda task: url, model="m", folder=tmp_path)
+        (result,) = LogWorkload([path], LogConfig()).run(0, 1, target)
+    assert result.error == "aborted"
 
 
 def test_a_log_without_prompts_cannot_be_sent(tmp_path: Path) -> None:
