@@ -95,6 +95,9 @@ class LogWorkload:
             if call.labels.session not in grouped and config.sessions and len(grouped) == config.sessions:
                 continue
             calls = grouped.setdefault(call.labels.session, [])
+            if calls and call.request is not None and call.request is calls[-1].request:
+                # Another answer to the same request, which is sent once.
+                continue
             if not config.calls or len(calls) < config.calls:
                 calls.append(call)
         if not grouped:
@@ -206,6 +209,15 @@ def request_of(call: LoggedCall, config: LogConfig) -> dict[str, Any]:
         for role, text in call.messages
     ]  # fmt: skip
     body = {key: recorded[key] for key in _KEPT_FIELDS if recorded.get(key) is not None}
+    if isinstance(body.get("tools"), list):
+        body["tools"] = [made for tool in body["tools"] if isinstance(tool, Mapping) and (made := _tool(tool))]
+    if (
+        isinstance(choice := body.get("tool_choice"), Mapping)
+        and "function" not in choice
+        or not body.get("tools", True)
+    ):
+        # Of another API, or of tools of another API's own servers.
+        body.pop("tool_choice", None)
     if not config.keep_temperature:
         body["temperature"] = 0
     if "max_tokens" not in body and "max_completion_tokens" not in body:
@@ -223,11 +235,22 @@ def _message(value: Mapping[str, Any]) -> dict[str, Any]:
     return message
 
 
+def _tool(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The tool as the API has it. Those of the Responses API and of Anthropic have their function's fields at the top."""
+    if "function" in value:
+        return value
+    schema = value.get("parameters", value.get("input_schema"))
+    if not isinstance(schema, Mapping):
+        return None
+    kept = {key: value[key] for key in ("name", "description") if value.get(key) is not None}
+    return {"type": "function", "function": {**kept, "parameters": schema}}
+
+
 def _tool_call(value: Mapping[str, Any], place: int) -> dict[str, Any]:
     """The tool call as the API has it. Some logs keep the function alone."""
     function = value.get("function") if isinstance(value.get("function"), Mapping) else value
     assert isinstance(function, Mapping)
-    arguments = function.get("arguments", "{}")
+    arguments = next((function[key] for key in ("arguments", "args") if function.get(key) is not None), "{}")
     return {
         "id": str(value.get("id") or f"call_{place}"),
         "type": "function",

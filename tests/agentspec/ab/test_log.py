@@ -80,6 +80,39 @@ def test_tool_calls_of_logs_that_keep_the_function_alone_become_those_of_the_api
     ]
 
 
+@pytest.mark.parametrize("calls", ['[{"id": "1", "function": {"name": "f", "arguments": "{}"}}]', [None], {"a": 1}])
+def test_tool_calls_in_another_form_are_sent_as_text(tmp_path: Path, calls: Any) -> None:
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "I look.", "tool_calls": calls},
+        {"role": "tool", "content": "r"},
+        {"role": "assistant", "content": "a"},
+    ]
+    bodies = [body for _, body in sent(LogWorkload([log_of(tmp_path, {"messages": messages})], LogConfig()), tmp_path)]
+    assert [m["role"] for m in bodies[-1]["messages"]] == ["user", "assistant", "user"]
+    assert bodies[-1]["messages"][1]["content"].startswith("I look.")
+
+
+def test_tools_of_other_apis_become_those_of_the_api(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {}}
+    function = {"name": "f", "description": "d", "parameters": schema}
+    tools = [{"type": "function", "function": function}]
+    for given, choice in (
+        ({"type": "function", **function}, {"type": "function", "name": "f"}),
+        ({"name": "f", "description": "d", "input_schema": schema}, {"type": "auto"}),
+    ):
+        request = {"messages": [{"role": "user", "content": "q"}], "tools": [given, {"type": "web_search"}]}
+        path = log_of(tmp_path, {"request": {**request, "tool_choice": choice}, "response": "a"})
+        ((_, body),) = sent(LogWorkload([path], LogConfig()), tmp_path)
+        assert body["tools"] == tools and "tool_choice" not in body
+
+
+def test_a_request_with_several_answers_is_sent_once(tmp_path: Path) -> None:
+    choices = [{"index": i, "message": {"content": text}} for i, text in enumerate("ab")]
+    record = {"request": {"messages": [{"role": "user", "content": "q"}], "n": 2}, "response": {"choices": choices}}
+    assert [body["n"] for _, body in sent(LogWorkload([log_of(tmp_path, record)], LogConfig()), tmp_path)] == [2]
+
+
 def test_pauses_are_those_of_the_log_shortened_and_divided(tmp_path: Path) -> None:
     path = log_of(tmp_path, chat("s", ("q1", "a", 0.0), ("q2", "a", 1.0), ("q3", "a", 500.0)))
     times = [at for at, _ in sent(LogWorkload([path], LogConfig(speed=2.0, max_pause_s=2.0)), tmp_path)]

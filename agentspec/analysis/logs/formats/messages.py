@@ -283,6 +283,9 @@ def is_openai(value: Mapping[str, Any]) -> bool:
     """Whether a message can be sent to a server of OpenAI's API as it is."""
     content = value.get("content")
     plain = ("text", "image_url", "input_audio")
+    calls = value.get("tool_calls") or []
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        return False
     return isinstance(value.get("role"), str) and (
         content is None
         or isinstance(content, str)
