@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentspec.ab.calls import AnswerReader, without_echo
+from agentspec.ab.calls import AnswerReader, digest, without_echo
 from agentspec.ab.workload import Target, TaskResult
 from agentspec.analysis.logs.source import LogReading, log_files, read_calls
 from agentspec.errors import ConfigError
@@ -137,6 +137,7 @@ class LogWorkload:
             "log": self._files,
             "sessions": len(self._sessions),
             "calls": sum(len(session.bodies) for session in self._sessions),
+            "requests": digest([session.bodies for session in self._sessions]),
             "timed": self._timed,
             "speed": config.speed,
             "max_pause_s": config.max_pause_s,
@@ -209,14 +210,11 @@ def request_of(call: LoggedCall, config: LogConfig) -> dict[str, Any]:
         for role, text in call.messages
     ]  # fmt: skip
     body = {key: recorded[key] for key in _KEPT_FIELDS if recorded.get(key) is not None}
-    if isinstance(body.get("tools"), list):
-        body["tools"] = [made for tool in body["tools"] if isinstance(tool, Mapping) and (made := _tool(tool))]
-    if (
-        isinstance(choice := body.get("tool_choice"), Mapping)
-        and "function" not in choice
-        or not body.get("tools", True)
-    ):
-        # Of another API, or of tools of another API's own servers.
+    tools = [_tool(tool) for tool in body.pop("tools", []) if isinstance(tool, Mapping)]
+    if any(tools):
+        body["tools"] = [tool for tool in tools if tool]
+    if not any(tools) or isinstance(body.get("tool_choice"), Mapping) and "function" not in body["tool_choice"]:
+        # Of another API, or of its own servers' tools.
         body.pop("tool_choice", None)
     if not config.keep_temperature:
         body["temperature"] = 0

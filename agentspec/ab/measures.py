@@ -381,6 +381,8 @@ def _headline(facts: Mapping[str, Any]) -> str:
         names = [f"{name} ({label.upper()})" for name, label in zip(names, LABELS, strict=True)]
     if row is None or row["ratio"] is None:
         return "The servers could not be compared."
+    if not all(facts["arms"][label]["calls"] for label in LABELS):
+        return "The servers could not be compared: no call of a model was recorded on one of them."
     ratio, low, high = row["ratio"], row["low"], row["high"]
     bounds = f" ({low:.2f} to {high:.2f})" if low is not None else ""
     if low is not None and low <= 1 <= high:
