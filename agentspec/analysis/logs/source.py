@@ -6,10 +6,12 @@ import hashlib
 import importlib
 import io
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any
@@ -64,6 +66,8 @@ class LogReading:
     """The value of time.process_time() at which reading stops, if something has been read; None: at the end."""
     stopped: float | None = None
     """The share of the log that was read by then; None: all."""
+    on_value: Callable[[], object] = lambda: None
+    """Called after each value of a file, whether it has calls or not."""
     _seen: set[bytes] = field(default_factory=set)
 
     @property
@@ -118,7 +122,9 @@ def log_files(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+            files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
+            # The second call of an agent comes before the tenth one.
+            files.sort(key=lambda file: [int(w) if w.isdecimal() else w for w in re.split(r"(\d+)", str(file))])
             chosen = [f for f in files if _ending(f) in _RECORD_ENDINGS] or [
                 f for f in files if _ending(f) in _TEXT_ENDINGS
             ]
@@ -150,9 +156,10 @@ def read_calls(
         reading.files.append(file)
         try:
             with path.open("rb") as stream:
+                reading.on_value = partial(_tell, on_bytes, done, stream)
                 for call in _file_calls(path, stream, file, reading, sessions, goes_on):
                     yield file, call
-                    on_bytes(done + stream.tell())
+                    reading.on_value()
         except OSError as error:
             reading.note_bad(file, "file", f"cannot be read any further: {error}")
         done += path.stat().st_size if path.is_file() else 0
@@ -161,6 +168,10 @@ def read_calls(
     for file in reading.files[-1:]:
         for call in _session_calls(file, reading, sessions, goes_on=False):
             yield file, call
+
+
+def _tell(on_bytes: Callable[[int], object], done: int, stream: IO[bytes]) -> None:
+    on_bytes(done + stream.tell())
 
 
 def _file_calls(
@@ -213,6 +224,7 @@ def _record_calls(
     for where, value, is_alone in found:
         if reading.is_late:
             break
+        reading.on_value()
         if isinstance(value, Exception):
             _note(reading, file, where, value)
             continue
@@ -261,7 +273,8 @@ def _note(reading: LogReading, file: FileReading, where: str, error: Exception) 
 
 def _ending(path: Path) -> str:
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    while suffixes and suffixes[-1] in COMPRESSED:
+    # Programs that rotate logs add numbers and dates.
+    while suffixes and (suffixes[-1] in COMPRESSED or re.fullmatch(r"\.[\d_-]+", suffixes[-1])):
         suffixes.pop()
     return suffixes[-1] if suffixes else ""
 

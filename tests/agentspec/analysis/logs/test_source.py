@@ -81,6 +81,12 @@ def test_copies_of_a_log_count_once_and_equal_requests_each_time(tmp_path: Path)
     assert reading.account.left_out["output", "record that the log has twice"].count == 1
 
 
+def test_progress_is_told_where_nothing_is_found(tmp_path: Path) -> None:
+    path, seen = tmp_path / "log.log", list[int]()
+    path.write_text("2026-01-01 00:00:00 INFO nothing\n" * 9)
+    assert not list(read_calls([path], LogReading(), seen.append)) and len(seen) >= 9
+
+
 def test_a_record_of_any_form_costs_only_itself(tmp_path: Path) -> None:
     found, reading = outputs(write_lines(tmp_path / "log.jsonl", [{"type": ["a"]}, {"type": {"a": 1}}, RECORDS[0]]))
     assert (found, reading.num_bad) == (ANSWERS[:1], 2)
@@ -257,12 +263,19 @@ def test_empty_and_binary_files_say_so(tmp_path: Path, content: bytes) -> None:
 def test_folders_are_searched_for_logs_before_texts(tmp_path: Path) -> None:
     completions = tmp_path / "run" / "llm_completions" / "task-1"
     completions.mkdir(parents=True)
-    for i in range(2):
+    for i in (2, 10, 1):
         record = {"messages": [{"role": "user", "content": "q"}], "response": f"a{i}", "args": {}, "cost": 0}
         (completions / f"model-{i}.json").write_text(json.dumps(record))
     (tmp_path / "notes.txt").write_text("not a log")
     found, reading = outputs(tmp_path)
-    assert (found, reading.formats) == (["a0", "a1"], {"openhands": 2})
+    assert (found, reading.formats) == (["a1", "a2", "a10"], {"openhands": 3})
+
+
+def test_rotated_logs_are_read_too(tmp_path: Path) -> None:
+    for i, ending in enumerate(("", ".1", ".2026-11-01.gz")):
+        data = json.dumps(RECORDS[i]).encode()
+        (tmp_path / f"log.jsonl{ending}").write_bytes(gzip.compress(data) if ending.endswith("gz") else data)
+    assert sorted(outputs(tmp_path)[0]) == ANSWERS
 
 
 def test_texts_are_outputs_and_long_ones_are_cut_at_line_ends(tmp_path: Path) -> None:
