@@ -104,7 +104,10 @@ def calls_of(record: Any, fallback_session: str, account: Account | None = None)
     form = format_of(record)
     account.check("record", form.name, record, form.known)
     redacted = account.left_out.get(("output", REDACTED), Tally()).count
-    calls = list(form.read(record, fallback_session, account))
+    try:
+        calls = list(form.read(record, fallback_session, account))
+    except (TypeError, KeyError, AttributeError) as error:
+        raise BadRecordError(f"a record of the format {form.name} is malformed ({type(error).__name__})") from error
     if not calls and account.left_out.get(("output", REDACTED), Tally()).count > redacted:
         raise NoAnswerError("an answer that the log has redacted")
     if not calls and record.keys() & ANSWERS:

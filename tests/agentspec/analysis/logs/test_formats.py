@@ -86,6 +86,8 @@ def test_requests_that_go_on_from_one_another_are_one_session() -> None:
         {"messages": ASK},
         {"messages": ASK, "completion": 7},
         {"messages": ASK, "completion": {"choices": 4}},
+        {"messages": ASK, "completion": [{"object": "chat.completion.chunk", "choices": 4}]},
+        {"messages": ASK, "completion": [{"contentBlockDelta": 4}]},
         {"conversations": [{"from": "gpt"}]},
         {"calls": [{"stage": "plan"}]},
         {"trajectory": [3]},
