@@ -1,7 +1,7 @@
 """A call as the recording proxy saw it: its times, its token counts, and digests of what was asked and answered.
 
 No text is kept. Two calls asked the same if their `request` is equal, and got the same answer if their `answer` is
-equal. These API calls are understood; of others only the times are known:
+equal. These API calls are understood; others are passed on and not recorded:
 
     chat/completions, completions   OpenAI
     responses                       OpenAI
@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 UNDERSTOOD = ("chat/completions", "completions", "responses", "generate")
+RESPONSE_ENDS = ("response.completed", "response.incomplete")
+"""The last event of a streamed response; it is incomplete where a limit has cut it."""
 # What may differ between two requests for the same answer: names, and how the answer is sent.
 _NOT_ASKED = ("model", "stream", "stream_options", "user", "rid", "request_id", "return_spec_tokens_details", "store")
 _ECHO = re.compile(r"""['"\\]*\binput(_value)?['"\\]*\s*[:=].*""", re.DOTALL)
@@ -82,7 +84,7 @@ class AnswerReader:
     def read_event(self, event: Mapping[str, Any]) -> None:
         """Takes in one event of a stream."""
         if self.path == "responses":
-            if isinstance(whole := event.get("response"), Mapping) and event.get("type") == "response.completed":
+            if isinstance(whole := event.get("response"), Mapping) and event.get("type") in RESPONSE_ENDS:
                 self._note(whole)
                 self._items(whole.get("output"))
             return

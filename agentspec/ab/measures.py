@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.ab.arms import LABELS, Arm
-from agentspec.ab.calls import Call, busy_seconds
+from agentspec.ab.calls import UNDERSTOOD, Call, busy_seconds
 from agentspec.ab.experiment import Turn
 from agentspec.ab.intervals import SHARE, Ratio, ratio_of_sums
 from agentspec.ab.workload import TaskResult
@@ -334,7 +334,10 @@ def _limits(
         if broken:
             limits.append(f"{len(broken)} calls failed on server {label}; the first: {broken[0].error}")
     if not calls:
-        limits.append("No call of a model was recorded: does the workload use the base URL that it is given?")
+        limits.append(
+            "No call of a model was recorded: does the workload use the base URL that it is given, and one of the calls "
+            f"{', '.join(UNDERSTOOD)}?"
+        )
         return limits
     sampled = sum(not call.is_greedy for call in calls)
     if sampled:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, unquote
 
-from agentspec.ab.calls import UNDERSTOOD, AnswerReader, Call, is_greedy, request_digest, without_echo
+from agentspec.ab.calls import RESPONSE_ENDS, UNDERSTOOD, AnswerReader, Call, is_greedy, request_digest, without_echo
 from agentspec.errors import ConfigError, ServerError
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class _Watched:
         self.is_complete |= data == b"[DONE]"
         if event is None:
             return True
-        self.is_complete |= event.get("type") == "response.completed"
+        self.is_complete |= event.get("type") in RESPONSE_ENDS
         self._reader.read_event(event)
         if self._first is None and (self._reader.has_text() or self._path == "responses"):
             self._first = time.monotonic()
