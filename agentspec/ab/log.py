@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -139,8 +140,9 @@ class LogWorkload:
             "calls": sum(len(session.bodies) for session in self._sessions),
             "requests": digest([session.bodies for session in self._sessions]),
             "timed": self._timed,
-            "speed": config.speed,
-            "max_pause_s": config.max_pause_s,
+            # JSON has no infinity.
+            "speed": config.speed if math.isfinite(config.speed) else "inf",
+            "max_pause_s": config.max_pause_s if math.isfinite(config.max_pause_s) else "inf",
             "max_tokens": config.max_tokens,
             "keep_temperature": config.keep_temperature,
             "concurrency": config.concurrency,

@@ -147,6 +147,12 @@ def test_an_error_within_a_streamed_answer_ends_its_session_too(tmp_path: Path) 
     assert result.error == "aborted"
 
 
+def test_what_describes_a_log_without_pauses_is_json(tmp_path: Path) -> None:
+    path = log_of(tmp_path, chat("s", ("q1", "a1", None)))
+    described = LogWorkload([path], LogConfig(speed=float("inf"), max_pause_s=float("inf"))).describe()
+    assert json.loads(json.dumps(described, allow_nan=False)) == described
+
+
 def test_a_log_without_prompts_cannot_be_sent(tmp_path: Path) -> None:
     path = log_of(tmp_path, {"session": "s", "calls": [{"stage": "x", "output": "a"}]})
     with pytest.raises(ConfigError, match="1 calls have none"):
