@@ -15,7 +15,7 @@ from agentspec.analysis.logs.formats import fields
 from agentspec.analysis.logs.formats.messages import is_message
 
 LANGFUSE_TYPES = fields.names(
-    "GENERATION SPAN EVENT AGENT TOOL CHAIN RETRIEVER EVALUATOR EMBEDDING GUARDRAIL"
+    "GENERATION SPAN EVENT AGENT TOOL CHAIN RETRIEVER EVALUATOR EMBEDDING GUARDRAIL GENERAL"
 )  # fmt: skip
 _MODEL_OPERATIONS = ("chat", "text_completion", "generate_content", "completion", "message")
 _GEN_AI_KNOWN = fields.names(
