@@ -84,7 +84,7 @@ def verdict(evidence: Evidence) -> dict[str, Any]:
         "headline": _headline(kind, evidence),
         "reasons": _reasons(kind, evidence),
         "flags": flags,
-        "command": shlex.join(words) if _is_understood(evidence) else "",
+        "command": shlex.join(words) if kind != "unknown" else "",
         "would_change": _would_change(kind, evidence),
         "by_entropy": by_entropy,
     }
@@ -173,7 +173,7 @@ def _default_width(profile: Profile) -> int:
 
 
 def _flags(kind: str, evidence: Evidence) -> list[str]:
-    if kind == "none" or not _is_understood(evidence):
+    if kind in ("none", "unknown"):
         return []
     if kind == "model":
         return ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "DRAFTER"]
