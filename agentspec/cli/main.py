@@ -57,6 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(parser, argv, chosen)
         sys.stdout.flush()
         return status
+    except KeyboardInterrupt:
+        print(f"agentspec {chosen}: stopped", file=sys.stderr)
+        return 128 + signal.SIGINT
     except BrokenPipeError:
         # Whoever read the output has closed it, as `head` does. What is left in the buffer goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -32,14 +32,14 @@ sys.exit(main())
 """
 
 
-def test_a_command_that_is_told_to_stop_closes_what_it_opened(tmp_path: Path) -> None:
-    file = tmp_path / "told"
-    with subprocess.Popen(
-        [sys.executable, "-P", "-c", _PROGRAM, "slow", str(file)], stdout=subprocess.PIPE, text=True
-    ) as process:
+@pytest.mark.parametrize(("told", "said"), [(signal.SIGTERM, ""), (signal.SIGINT, "agentspec slow: stopped\n")])
+def test_a_command_that_is_told_to_stop_closes_what_it_opened(told: signal.Signals, said: str, tmp_path: Path) -> None:
+    file, words = tmp_path / "told", [sys.executable, "-P", "-c", _PROGRAM, "slow"]
+    with subprocess.Popen([*words, str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "running\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 128 + signal.SIGTERM
+        process.send_signal(told)
+        assert process.wait(30) == 128 + told
+        assert process.stderr is not None and process.stderr.read() == said
     assert file.read_text() == "closed"
 
 
