@@ -103,7 +103,8 @@ class AnswerReader:
 
     def tokens(self) -> dict[str, int | None]:
         """The counts of tokens, by the names of `Call`'s fields."""
-        details = self.usage.get("prompt_tokens_details") or self.usage.get("input_tokens_details") or {}
+        details = self.usage.get("prompt_tokens_details") or self.usage.get("input_tokens_details")
+        details = details if isinstance(details, Mapping) else {}
         return {
             "prompt_tokens": _count(self.usage.get("prompt_tokens", self.usage.get("input_tokens"))),
             "completion_tokens": _count(self.usage.get("completion_tokens", self.usage.get("output_tokens"))),

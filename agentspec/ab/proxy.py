@@ -13,7 +13,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, unquote
@@ -235,7 +235,7 @@ class _Watched:
         elif body is None:
             self.error = "the answer is not a JSON object"
         else:
-            self._reader.read(body)
+            self._understand(self._reader.read, body)
 
     def read_line(self, line: bytes) -> bool:
         """Takes in a line of a stream; False if the client must not see it."""
@@ -251,12 +251,19 @@ class _Watched:
         if event is None:
             return True
         self.is_complete |= event.get("type") in RESPONSE_ENDS
-        self._reader.read_event(event)
+        self._understand(self._reader.read_event, event)
         if self._first is None and (self._reader.has_text() or self._path == "responses"):
             self._first = time.monotonic()
         # An event without choices is there for the counts alone; clients that did not ask may not expect it.
         self._is_hidden = self._hides_usage and event.get("choices") == [] and not event.get("error")
         return not self._is_hidden
+
+    def _understand(self, read: Callable[[Mapping[str, Any]], None], value: Mapping[str, Any]) -> None:
+        """Reads what is passed on in any case, whatever its form."""
+        try:
+            read(value)
+        except (AttributeError, TypeError, ValueError) as fault:
+            self.error = f"the answer has another form than {self._path} has: {type(fault).__name__}"
 
     def call(self) -> Call | None:
         """The recorded call; None for requests that ask no model."""

@@ -139,6 +139,19 @@ def test_what_a_server_repeats_of_a_wrong_request_is_not_kept() -> None:
         assert call.error.startswith("400: ") and "list" in call.error and "private" not in call.error
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"choices": [{"index": 0, "message": "text"}]},
+        {"choices": [{"message": {"tool_calls": [{"function": "f"}]}}]},
+        {"choices": [], "usage": {"prompt_tokens": 1, "prompt_tokens_details": [1]}},
+    ],
+)
+def test_answers_of_any_form_reach_the_client(body: dict[str, Any]) -> None:
+    answer, _ = asked(lambda _: Reply(body=json.dumps(body).encode()), BODY)
+    assert (answer.status_code, answer.json()) == (200, body)
+
+
 def test_a_server_that_is_gone_is_a_failed_call() -> None:
     with RecordingProxy("http://127.0.0.1:9") as proxy:
         answer = httpx.post(f"{proxy.base_url('t')}/chat/completions", json=BODY, timeout=10)
