@@ -212,7 +212,8 @@ def request_of(call: LoggedCall, config: LogConfig) -> dict[str, Any]:
         for role, text in call.messages
     ]  # fmt: skip
     body = {key: recorded[key] for key in _KEPT_FIELDS if recorded.get(key) is not None}
-    tools = [_tool(tool) for tool in body.pop("tools", []) if isinstance(tool, Mapping)]
+    given = body.pop("tools", None)
+    tools = [_tool(tool) for tool in given if isinstance(tool, Mapping)] if isinstance(given, list) else []
     if any(tools):
         body["tools"] = [tool for tool in tools if tool]
     if not any(tools) or isinstance(body.get("tool_choice"), Mapping) and "function" not in body["tool_choice"]:

@@ -49,6 +49,10 @@ class Account:
     were counted before."""
     skipped: Counter[str] = field(default_factory=Counter)
     """Records that are understood and have no answer of a model, by reason."""
+    spans: set[str] = field(default_factory=set)
+    """The spans of model calls so far."""
+    parents: set[str] = field(default_factory=set)
+    """The spans that these are in."""
 
     def note_read(self, where: Where, characters: int) -> None:
         self.read[where] += characters

@@ -87,6 +87,15 @@ def test_progress_is_told_where_nothing_is_found(tmp_path: Path) -> None:
     assert not list(read_calls([path], LogReading(), seen.append)) and len(seen) >= 9
 
 
+@pytest.mark.parametrize("is_outer_first", [True, False])
+def test_a_model_call_that_is_traced_twice_counts_once(is_outer_first: bool, tmp_path: Path) -> None:
+    call = {"type": "GENERATION", "traceId": "t", "input": "q", "output": "a"}
+    nested = [{**call, "id": "1", "parentObservationId": "0"}, {**call, "id": "2", "parentObservationId": "1"}]
+    other = {**call, "id": "3", "parentObservationId": "0", "output": "b"}
+    found, reading = outputs(write_lines(tmp_path / "log.jsonl", [*nested[:: 1 if is_outer_first else -1], other]))
+    assert (found, reading.account.num_skipped) == (["a", "b"], 1)
+
+
 def test_a_record_of_any_form_costs_only_itself(tmp_path: Path) -> None:
     found, reading = outputs(write_lines(tmp_path / "log.jsonl", [{"type": ["a"]}, {"type": {"a": 1}}, RECORDS[0]]))
     assert (found, reading.num_bad) == (ANSWERS[:1], 2)
