@@ -228,7 +228,12 @@ def _record_calls(
         if isinstance(value, Exception):
             _note(reading, file, where, value)
             continue
-        for place, record in records_in(value, where):
+        try:
+            held = list(records_in(value, where))
+        except _MALFORMED as error:
+            _note(reading, file, where, error)
+            continue
+        for place, record in held:
             try:
                 part = "stream" if are_chunks and isinstance(record, dict) else part_of(record)
                 if part is not None:
