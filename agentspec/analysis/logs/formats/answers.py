@@ -272,6 +272,8 @@ def _prompt_messages(found: Any, account: Account) -> list[Message]:
         return []
     if all(isinstance(inner, str) for inner in found):
         return [_user("\n".join(found), account)]
+    # Gemini's API takes contents without a role for the user's.
+    found = [{"role": "user", **inner} if isinstance(inner, dict) and "parts" in inner else inner for inner in found]
     return read_messages(found, account)
 
 
