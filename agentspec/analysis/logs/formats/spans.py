@@ -78,12 +78,9 @@ def _pair(record: Mapping[str, Any], asked: Any, answer: Any, account: Account) 
     # A framework and the client that it calls may both be traced.
     context = _object(record.get("context"))
     trace = _first(record.get("traceId"), record.get("trace_id"), context.get("trace_id"))
-    own = trace, _first(*map(record.get, _SPANS), context.get("span_id"), record.get("id"))
-    parent = trace, _first(*map(record.get, _PARENTS))
-    if str(own) in account.parents or str(parent) in account.spans:
+    own = _first(*map(record.get, _SPANS), context.get("span_id"), record.get("id"))
+    if account.note_span(trace, own, _first(*map(record.get, _PARENTS))):
         raise NoAnswerError("a span of a model call in another one, which has its answer too")
-    account.spans.update([str(own)] if own[1] else [])
-    account.parents.update([str(parent)] if parent[1] else [])
     labels = {
         key: record[key]
         for key in ("sessionId", "traceId", "trace_id", "startTime", "start_time", "metadata", "userId")
