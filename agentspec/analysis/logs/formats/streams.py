@@ -156,8 +156,8 @@ def _completions(chunks: Sequence[Mapping[str, Any]], account: Account) -> list[
                 begun = calls.setdefault(index, [])
                 known = next((one for one in reversed(begun) if one["place"] == place), None)
                 # Some servers do not number the calls, or give all of them the same number.
-                is_next = name and known and known["name"] and (identity != known["id"] or place is identity is None)
-                if known is None or is_next:
+                is_other = identity not in (None, "", known and known["id"]) or place is identity is None
+                if known is None or name and known["name"] and is_other:
                     begun.append(known := {"place": place, "id": identity, "name": "", "arguments": ""})
                 known["name"] = known["name"] or name or ""
                 arguments = function.get("arguments") or function.get("input") or ""
