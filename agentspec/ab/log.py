@@ -138,7 +138,8 @@ class LogWorkload:
             "log": self._files,
             "sessions": len(self._sessions),
             "calls": sum(len(session.bodies) for session in self._sessions),
-            "requests": digest([session.bodies for session in self._sessions]),
+            # Of the last messages alone, because prompts repeat each other.
+            "requests": digest([body["messages"][-1:] for session in self._sessions for body in session.bodies]),
             "timed": self._timed,
             # JSON has no infinity.
             "speed": config.speed if math.isfinite(config.speed) else "inf",

@@ -147,6 +147,13 @@ def test_an_error_within_a_streamed_answer_ends_its_session_too(tmp_path: Path) 
     assert result.error == "aborted"
 
 
+def test_logs_with_other_requests_are_described_otherwise(tmp_path: Path) -> None:
+    described = [
+        LogWorkload([log_of(tmp_path, chat("s", (question, "a", None)))], LogConfig()).describe() for question in "pqq"
+    ]
+    assert described[0] != described[1] == described[2]
+
+
 def test_what_describes_a_log_without_pauses_is_json(tmp_path: Path) -> None:
     path = log_of(tmp_path, chat("s", ("q1", "a1", None)))
     described = LogWorkload([path], LogConfig(speed=float("inf"), max_pause_s=float("inf"))).describe()
