@@ -42,7 +42,7 @@ _BODY_IGNORED = fields.names(
     generationConfig generation_config safetySettings toolConfig input_ids parameters options keep_alive role type id
     stop_token_ids ignore_eos return_logprob logprob_start_len top_logprobs_num stream_output lora_path timeout headers
     method url path api_base drop_params num_retries output_config context_management cache_control inferenceConfig
-    modelId tool_config guided_json separate_reasoning stream_reasoning prediction
+    modelId tool_config guided_json separate_reasoning stream_reasoning prediction echo
     """
 )
 _BODY_LEFT_OUT = fields.names("tools functions toolConfig tool_schemas image_data audio_data video_data input_ids")
