@@ -66,6 +66,7 @@ class Sessions:
         self._open: dict[tuple[str, ...], _Conversation] = {}
         self._streams: dict[str, list[Any]] = {}
         self._stream = ""
+        self._ended = 0
         # The identities of messages, and the conversation that they were counted in.
         self._counted: dict[str, str] = {}
         # The identity of the latest item of each session of Codex.
@@ -132,7 +133,8 @@ class Sessions:
 
     def _end_stream(self, name: str) -> Iterator[tuple[str, LoggedCall]]:
         chunks = self._streams.pop(name)
-        session = f"{self._labels.session}/{name}" if name else self._labels.session
+        self._ended += 1
+        session = f"{self._labels.session}/{name or self._ended}"
         for value in joined(chunks, self._account):
             for answer in read_answers(value, self._account):
                 if answer.message.written:

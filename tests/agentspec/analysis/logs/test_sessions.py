@@ -221,7 +221,7 @@ def test_streams_of_ollama_end_where_they_are_done(tmp_path: Path) -> None:
 
     parts = [part("no"), part("on"), part("", True), part("one", True)]
     found, _ = calls(write_lines(tmp_path / "stream.jsonl", parts))
-    assert [call.output for call in found] == ["noon", "one"]
+    assert [call.output for call in found] == ["noon", "one"] and found[0].labels.session != found[1].labels.session
 
 
 def test_what_a_tool_answered_is_no_output_in_old_sessions_of_codex(tmp_path: Path) -> None:
