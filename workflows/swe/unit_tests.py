@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentspec.workflows.swe.tasks import Task
+from agentspec.workflows.swe.workspace import own_environment
 
 HIDDEN = "hidden_tests"
 # Of each run of tests of a drawn task.
@@ -47,7 +48,7 @@ def run_tests(folder: Path, tests: str, timeout_s: float) -> Verdict:
         tests: The name of the folder of tests in it.
         timeout_s: Seconds after which the tests count as failed. All processes that they started are killed.
     """
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+    environment = {**own_environment(), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", _RUNNER, tests],
         cwd=folder,

@@ -31,6 +31,11 @@ _COMMIT = {
 }
 
 
+def own_environment() -> dict[str, str]:
+    """This process's variables without those of git, which name the user's repository where a hook of git runs this."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+
+
 def default_workspace() -> Path:
     """This user's folder, the same in every run."""
     return Path(tempfile.gettempdir()) / f"agentspec-swe-{os.getuid()}"
@@ -75,7 +80,7 @@ class Workspace:
         folder = self.folder / task.id
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(task.folder / "repository", folder, ignore=shutil.ignore_patterns("__pycache__", ".git"))
-        environment = {**os.environ, **COMMAND_ENVIRONMENT, **_COMMIT}
+        environment = {**own_environment(), **COMMAND_ENVIRONMENT, **_COMMIT}
         for command in (
             ["init", "--quiet", "--initial-branch=main"],
             ["add", "--all"],
