@@ -49,7 +49,7 @@ def command_environment() -> dict[str, str]:
 
 class Workspace:
     """A folder for the working folders of one run's tasks; only one run at a time uses it. It is entered as a context.
-    Raises ConfigError if another run uses the folder, another user owns it, or git is missing."""
+    Raises ConfigError if another run uses the folder, another user owns it, it has other files, or git is missing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
@@ -61,6 +61,12 @@ class Workspace:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self.folder.stat().st_uid != os.getuid():
                 raise ConfigError(f"the workspace {self.folder} belongs to another user; choose another --workspace")
+            if not (self.folder / ".lock").exists() and any(self.folder.iterdir()):
+                # A task's folder is removed before it is made.
+                raise ConfigError(
+                    f"the workspace must be a new or empty folder, or one of an earlier run, got {self.folder}; choose another "
+                    "--workspace"
+                )
             self._lock = (self.folder / ".lock").open("w")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

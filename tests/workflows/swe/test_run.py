@@ -245,6 +245,12 @@ def test_one_run_a_workspace(tasks: list[Task], tmp_path: Path) -> None:
         pass
 
 
+def test_a_folder_with_other_files_is_no_workspace(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    with pytest.raises(ConfigError, match="new or empty folder"), Workspace(tmp_path):
+        pass
+
+
 def test_agents_change_no_settings_of_git_outside_their_folder(tasks: list[Task], tmp_path: Path) -> None:
     settings = Path(command_environment()["GIT_CONFIG_GLOBAL"])
     # Root's git replaces even a device by a file.
