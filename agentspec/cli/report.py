@@ -56,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
     for name, file in (("--out", args.out), ("--json", args.json)):
         if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise ConfigError(f"{name} must be a file in a folder that exists, got {file}")
+        if file is not None and file.resolve() in {path.resolve() for path in args.paths}:
+            raise ConfigError(f"{name} must be another file than the log, got {file}")
     config = ReportConfig(
         profiles=tuple(args.profile or ["smartspec-a100-7b"]),
         concurrency=args.concurrency,

@@ -75,6 +75,7 @@ def test_nothing_readable_ends_with_2_and_says_why(
         ["log.jsonl", "--profile", "none"],
         ["log.jsonl", "--json", "no/such/folder.json"],
         ["log.jsonl", "--out", "."],
+        ["log.jsonl", "--json", "./log.jsonl"],
     ],
 )
 def test_usage_errors_end_with_2(
