@@ -20,7 +20,8 @@ class RecordFile:
         self.path = path
 
     def read(self, parse: Callable[[dict[str, Any]], T]) -> list[T]:
-        """What `parse` makes of each record, in order. A last line that is incomplete is cut off.
+        """What `parse` makes of each record, in order. A last line that is incomplete is cut off: one without an end behind
+        records, or behind none the beginning of a record. Any other file stays as it is.
 
         Raises:
             ConfigError: The file cannot be read, or `parse` raised a ValueError, KeyError or TypeError for another line.
@@ -40,7 +41,8 @@ class RecordFile:
             except ConfigError:
                 raise
             except (ValueError, KeyError, TypeError) as error:
-                if number < len(lines):
+                is_cut = number == len(lines) and not line.endswith(b"\n")
+                if not is_cut or not found and not (line.startswith(b"{") and _is_torn(line)):
                     raise ConfigError(
                         f"{self.path.name}:{number} is no record of such a run: {error}; name another file"
                     ) from error
@@ -89,6 +91,15 @@ def write_json(path: Path | None, content: Mapping[str, Any]) -> None:
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"--json must be a file that can be written, got {path}: {error}") from error
+
+
+def _is_torn(line: bytes) -> bool:
+    """Whether a line is no whole JSON value."""
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    return False
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

@@ -49,6 +49,10 @@ class Arms(Protocol):
         """Whether both servers run at the same time, so that they can be asked in turns."""
         ...
 
+    def describe(self) -> Mapping[str, Any]:
+        """What a resumed run must have in common with the first one, as JSON."""
+        ...
+
     def open(self, label: str) -> AbstractContextManager[Arm]:
         """The server, ready. At the end of the context it is stopped if it was started for it."""
         ...
@@ -63,6 +67,9 @@ class GivenArms:
     model: str = ""
     api_key: str = ""
     together: bool = True
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"urls": self.urls, "model": self.model}
 
     @contextmanager
     def open(self, label: str) -> Iterator[Arm]:
@@ -82,6 +89,9 @@ class StartedArms:
     """Whether both run at the same time. One GPU rarely holds two servers."""
     logs: Path
     """The folder for the servers' logs."""
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"model": self.model, "algorithms": self.algorithms, "arguments": self.arguments}
 
     @contextmanager
     def open(self, label: str) -> Iterator[Arm]:

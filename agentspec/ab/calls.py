@@ -1,7 +1,7 @@
 """A call as the recording proxy saw it: its times, its token counts, and digests of what was asked and answered.
 
 No text is kept. Two calls asked the same if their `request` is equal, and got the same answer if their `answer` is
-equal. These API calls are understood; of others only the times are known:
+equal. These API calls are understood; others are passed on and not recorded:
 
     chat/completions, completions   OpenAI
     responses                       OpenAI
@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 UNDERSTOOD = ("chat/completions", "completions", "responses", "generate")
+RESPONSE_ENDS = ("response.completed", "response.incomplete")
+"""The last event of a streamed response; it is incomplete where a limit has cut it."""
 # What may differ between two requests for the same answer: names, and how the answer is sent.
 _NOT_ASKED = ("model", "stream", "stream_options", "user", "rid", "request_id", "return_spec_tokens_details", "store")
+_ECHO = re.compile(r"""['"\\]*\binput(_value)?['"\\]*\s*[:=].*""", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +84,7 @@ class AnswerReader:
     def read_event(self, event: Mapping[str, Any]) -> None:
         """Takes in one event of a stream."""
         if self.path == "responses":
-            if isinstance(whole := event.get("response"), Mapping) and event.get("type") == "response.completed":
+            if isinstance(whole := event.get("response"), Mapping) and event.get("type") in RESPONSE_ENDS:
                 self._note(whole)
                 self._items(whole.get("output"))
             return
@@ -99,7 +103,8 @@ class AnswerReader:
 
     def tokens(self) -> dict[str, int | None]:
         """The counts of tokens, by the names of `Call`'s fields."""
-        details = self.usage.get("prompt_tokens_details") or self.usage.get("input_tokens_details") or {}
+        details = self.usage.get("prompt_tokens_details") or self.usage.get("input_tokens_details")
+        details = details if isinstance(details, Mapping) else {}
         return {
             "prompt_tokens": _count(self.usage.get("prompt_tokens", self.usage.get("input_tokens"))),
             "completion_tokens": _count(self.usage.get("completion_tokens", self.usage.get("output_tokens"))),
@@ -110,7 +115,7 @@ class AnswerReader:
         if isinstance(usage := body.get("usage"), Mapping):
             self.usage = dict(usage)
         if error := body.get("error"):
-            self.error = str(error.get("message", error) if isinstance(error, Mapping) else error)[:300]
+            self.error = without_echo(str(error.get("message", error) if isinstance(error, Mapping) else error))
         told = body.get("sglext")
         steps = (told.get("spec_tokens_details") if isinstance(told, Mapping) else None) or {}
         if isinstance(steps, Mapping) and _count(steps.get("spec_verify_ct")):
@@ -159,6 +164,11 @@ def is_greedy(path: str, body: Mapping[str, Any]) -> bool:
     """True if the request asks for the likeliest tokens, so that its answer is the same on every right server."""
     sampling = body.get("sampling_params") if path == "generate" else body
     return isinstance(sampling, Mapping) and (sampling.get("temperature") == 0 or sampling.get("top_k") == 1)
+
+
+def without_echo(text: str) -> str:
+    """An error, cut to 300 characters, and to where a server repeats what it was sent as the wrong input."""
+    return _ECHO.sub("…", text)[:300]
 
 
 def digest(value: object) -> str:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ class TaskCommand:
         return {"command": self.template, "tasks": len(self.tasks), "seed": self.seed, "concurrency": self.concurrency}
 
     def run(self, start: int, count: int, target: Target) -> list[TaskResult]:
-        done = 0
+        done, running = 0, set[int]()
 
         def one(task: str) -> TaskResult:
             nonlocal done
@@ -60,7 +61,7 @@ class TaskCommand:
             folder = target.folder / f"task-{self.tasks.index(task)}"
             folder.mkdir()
             result = run_process(
-                filled(self.template, {**values, "folder": folder}), folder / "output.txt", self.timeout_s
+                filled(self.template, {**values, "folder": folder}), folder / "output.txt", self.timeout_s, running
             )
             done += 1
             target.say(done)
@@ -69,7 +70,13 @@ class TaskCommand:
             return TaskResult(task=task, seconds=result.seconds, success=success, error=error)
 
         with ThreadPoolExecutor(self.concurrency) as pool:
-            return list(pool.map(one, self.tasks[start : start + count]))
+            try:
+                return list(pool.map(one, self.tasks[start : start + count]))
+            except BaseException:
+                # The pool waits for its tasks, also where this process was told to stop.
+                for pid in list(running):
+                    _kill_group(pid)
+                raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +149,9 @@ class ProcessResult:
     problem: str
 
 
-def run_process(words: Sequence[str], output: Path, timeout_s: float) -> ProcessResult:
-    """Runs a command to its end. What it prints goes to the file `output`, and it reads nothing.
+def run_process(words: Sequence[str], output: Path, timeout_s: float, running: set[int] | None = None) -> ProcessResult:
+    """Runs a command to its end. What it prints goes to the file `output`, and it reads nothing. `running`: the groups of
+    processes that run, to which its own belongs meanwhile.
 
     OPENAI_API_KEY is set to "none" if it is not set, because the proxy knows the key and clients insist on one.
     """
@@ -162,21 +170,26 @@ def run_process(words: Sequence[str], output: Path, timeout_s: float) -> Process
         except OSError as error:
             return ProcessResult(None, 0.0, f"{words[0]} cannot be run: {error}")
         problem = ""
+        running = set() if running is None else running
+        running.add(process.pid)
         try:
             status: int | None = process.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             status, problem = None, f"killed after {timeout_s:g} s"
         finally:
             # The command may have left processes of its own, also where this one is interrupted.
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            _kill_group(process.pid)
             process.wait()
+            running.discard(process.pid)
     seconds = time.monotonic() - began
     if status:
         problem = f"exit status {status}; its output ends with: {_tail(output)}"
     return ProcessResult(status, seconds, problem)
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _tail(path: Path) -> str:

@@ -116,7 +116,7 @@ def run_experiment(
     slices = slices_of(len(workload.tasks), config, concurrency)
     first = 1 if config.warm_up and len(slices) > 1 else 0
     numbers = [place - first for place in range(len(slices))]
-    settings = {"workload": workload.describe(), "config": asdict(config), "slices": slices}
+    settings = {"workload": workload.describe(), "config": asdict(config), "slices": slices, "servers": arms.describe()}
     check_settings(folder / _RUN_FILE, settings, "--out")
     records = RecordFile(folder / _TURNS_FILE)
     done = _read_turns(records)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentspec.ab.calls import AnswerReader, digest, without_echo
 from agentspec.ab.workload import Target, TaskResult
 from agentspec.analysis.logs.source import LogReading, log_files, read_calls
 from agentspec.errors import ConfigError
@@ -94,6 +96,9 @@ class LogWorkload:
             if call.labels.session not in grouped and config.sessions and len(grouped) == config.sessions:
                 continue
             calls = grouped.setdefault(call.labels.session, [])
+            if calls and call.request is not None and call.request is calls[-1].request:
+                # Another answer to the same request, which is sent once.
+                continue
             if not config.calls or len(calls) < config.calls:
                 calls.append(call)
         if not grouped:
@@ -133,9 +138,12 @@ class LogWorkload:
             "log": self._files,
             "sessions": len(self._sessions),
             "calls": sum(len(session.bodies) for session in self._sessions),
+            # Of the last messages alone, because prompts repeat each other.
+            "requests": digest([body["messages"][-1:] for session in self._sessions for body in session.bodies]),
             "timed": self._timed,
-            "speed": config.speed,
-            "max_pause_s": config.max_pause_s,
+            # JSON has no infinity.
+            "speed": config.speed if math.isfinite(config.speed) else "inf",
+            "max_pause_s": config.max_pause_s if math.isfinite(config.max_pause_s) else "inf",
             "max_tokens": config.max_tokens,
             "keep_temperature": config.keep_temperature,
             "concurrency": config.concurrency,
@@ -205,6 +213,13 @@ def request_of(call: LoggedCall, config: LogConfig) -> dict[str, Any]:
         for role, text in call.messages
     ]  # fmt: skip
     body = {key: recorded[key] for key in _KEPT_FIELDS if recorded.get(key) is not None}
+    given = body.pop("tools", None)
+    tools = [_tool(tool) for tool in given if isinstance(tool, Mapping)] if isinstance(given, list) else []
+    if any(tools):
+        body["tools"] = [tool for tool in tools if tool]
+    if not any(tools) or isinstance(body.get("tool_choice"), Mapping) and "function" not in body["tool_choice"]:
+        # Of another API, or of its own servers' tools.
+        body.pop("tool_choice", None)
     if not config.keep_temperature:
         body["temperature"] = 0
     if "max_tokens" not in body and "max_completion_tokens" not in body:
@@ -222,11 +237,22 @@ def _message(value: Mapping[str, Any]) -> dict[str, Any]:
     return message
 
 
+def _tool(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The tool as the API has it. Those of the Responses API and of Anthropic have their function's fields at the top."""
+    if "function" in value:
+        return value
+    schema = value.get("parameters", value.get("input_schema"))
+    if not isinstance(schema, Mapping):
+        return None
+    kept = {key: value[key] for key in ("name", "description") if value.get(key) is not None}
+    return {"type": "function", "function": {**kept, "parameters": schema}}
+
+
 def _tool_call(value: Mapping[str, Any], place: int) -> dict[str, Any]:
     """The tool call as the API has it. Some logs keep the function alone."""
     function = value.get("function") if isinstance(value.get("function"), Mapping) else value
     assert isinstance(function, Mapping)
-    arguments = function.get("arguments", "{}")
+    arguments = next((function[key] for key in ("arguments", "args") if function.get(key) is not None), "{}")
     return {
         "id": str(value.get("id") or f"call_{place}"),
         "type": "function",
@@ -244,9 +270,11 @@ async def _ask(client: ClientSession, url: str, body: Mapping[str, Any]) -> str:
     try:
         async with client.post(url, json=body) as response:
             if response.status != 200:
-                return f"{response.status}: {(await response.text())[:300]}"
-            async for _ in response.content.iter_any():
-                pass
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                return f"{response.status}: {without_echo(await response.text())}"
+            reader = AnswerReader("chat/completions")
+            async for line in response.content:
+                if line.startswith(b"data: {") and b'"error"' in line:
+                    reader.read_event(json.loads(line.removeprefix(b"data:")))
+            return reader.error
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         return f"{type(error).__name__}: {error}"[:300]
-    return ""

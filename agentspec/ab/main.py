@@ -112,7 +112,10 @@ def _run(args: argparse.Namespace) -> int:
     ratio_of_sums([np.ones(3)], [np.ones(3)])
     with ExitStack() as stack:
         out = args.out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentspec-ab-")))
-        out.mkdir(parents=True, exist_ok=True)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--out must be a folder that can be written, got {out}: {error}") from error
         workload = _workload(args)
         arms = _arms(args, out)
         config = ExperimentConfig(turns=args.turns, repeats=args.repeat or _repeats(args), warm_up=args.warm_up)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.ab.arms import LABELS, Arm
-from agentspec.ab.calls import Call, busy_seconds
+from agentspec.ab.calls import UNDERSTOOD, Call, busy_seconds
 from agentspec.ab.experiment import Turn
 from agentspec.ab.intervals import SHARE, Ratio, ratio_of_sums
 from agentspec.ab.workload import TaskResult
@@ -67,14 +67,12 @@ FIGURES = (
     Figure("framework", "Time in the agent's framework", "s a task", "framework_seconds", "tool_tasks", True),
     Figure("rate", "Tasks an hour", "", "hour_tasks", "turn_seconds", False, by_task=False),
     Figure("speed", "Tokens a second of a call", "", "completion_tokens", "call_seconds", False, by_task=False),
-    Figure(
-        "throughput", "Tokens a second of the server", "", "completion_tokens", "turn_seconds", False, by_task=False
-    ),
+    Figure("throughput", "Tokens a second of the server", "", "turn_tokens", "turn_seconds", False, by_task=False),
     Figure("ttft", "Time to first token", "s", "first_seconds", "streamed", True, by_task=False),
     Figure("tpot", "Time per output token", "s", "later_seconds", "later_tokens", True, by_task=False),
     Figure("accept", "Accept length", "tokens a step", "stepped_tokens", "verify_steps", False, by_task=False),
-    Figure("calls", "Calls of the model", "a task", "calls", "tasks", True),
-    Figure("tokens", "Tokens written", "a task", "completion_tokens", "tasks", True, by_task=False),
+    Figure("calls", "Calls of the model", "a task", "calls", "called_tasks", True),
+    Figure("tokens", "Tokens written", "a task", "completion_tokens", "called_tasks", True, by_task=False),
 )
 
 
@@ -113,8 +111,10 @@ def _pairs(turns: Sequence[Turn]) -> list[_Pair]:
         done = {label: _done(turn) for label, turn in both.items()}
         common = [task for task in done["a"] if task in done["b"]]
         tasks = {label: {task: found[task] for task in common} for label, found in done.items()}
+        is_whole = all(result.task in tasks["a"] for turn in both.values() for result in turn.results)
         if common:
-            pairs.append(_Pair(both, tasks, {label: _turn_sums(both[label], tasks[label]) for label in LABELS}))
+            sums = {label: _turn_sums(both[label], tasks[label], is_whole) for label in LABELS}
+            pairs.append(_Pair(both, tasks, sums))
     return pairs
 
 
@@ -138,21 +138,25 @@ def _done(turn: Turn) -> dict[str, _Done]:
             if model is not None:
                 sums["framework_seconds"] = max(0.0, result.seconds - model - result.tool_seconds)
         if own:
-            sums["calls"] = float(len(own))
+            sums |= {"calls": float(sum(not call.error for call in own)), "called_tasks": 1.0}
         found[result.task] = _Done(result, sums)
     return found
 
 
-def _turn_sums(turn: Turn, tasks: Mapping[str, _Done]) -> Sums:
-    """The sums over the tasks and the calls of a turn. Calls of tasks that only one server did count too."""
+def _turn_sums(turn: Turn, tasks: Mapping[str, _Done], is_whole: bool) -> Sums:
+    """The sums over the tasks of a turn that both servers did, and over their calls. Unless the turn `is_whole`, it has other
+    tasks too: then its own seconds tell nothing, nor do calls that no task claims."""
     sums: dict[str, float] = defaultdict(float)
     for done in tasks.values():
         for name, value in done.sums.items():
             sums[name] += value
-    sums["turn_seconds"] = turn.seconds
-    sums["hour_tasks"] = 3600.0 * len(tasks)
-    good = [call for call in turn.calls if not call.error]
+    good = [call for call in turn.calls if not call.error and (call.task in tasks if call.task else is_whole)]
+    if is_whole:
+        sums["turn_seconds"] = turn.seconds
+        sums["turn_tokens"] = sum(call.completion_tokens or 0 for call in good)
+        sums["hour_tasks"] = 3600.0 * len(tasks)
     sums["calls"] = len(good)
+    sums["called_tasks"] = len(tasks) if is_whole or any(call.task for call in turn.calls) else 0
     for call in good:
         if call.completion_tokens is not None:
             sums["completion_tokens"] += call.completion_tokens
@@ -191,6 +195,7 @@ def _row(figure: Figure, pairs: Sequence[_Pair], unit: str) -> dict[str, Any] | 
             items = [
                 (pair.tasks["a"][task].sums, pair.tasks["b"][task].sums) for pair in pairs for task in pair.tasks["a"]
             ]
+        items = [item for item in items if item[0].get(figure.below) or item[1].get(figure.below)]
         a_above, b_above = _column(items, 0, figure.above), _column(items, 1, figure.above)
         a_below, b_below = _column(items, 0, figure.below), _column(items, 1, figure.below)
         ratio = (
@@ -334,7 +339,10 @@ def _limits(
         if broken:
             limits.append(f"{len(broken)} calls failed on server {label}; the first: {broken[0].error}")
     if not calls:
-        limits.append("No call of a model was recorded: does the workload use the base URL that it is given?")
+        limits.append(
+            "No call of a model was recorded: does the workload use the base URL that it is given, and one of the calls "
+            f"{', '.join(UNDERSTOOD)}?"
+        )
         return limits
     sampled = sum(not call.is_greedy for call in calls)
     if sampled:
@@ -344,8 +352,8 @@ def _limits(
     one_sided = answers["only_a"] + answers["only_b"]
     if one_sided:
         limits.append(
-            f"{one_sided} greedy answers were not compared because only one server got the request: the work took "
-            "another course there, after a different or a drawn answer."
+            f"{one_sided} greedy answers were not compared because only one server answered the request: the work took "
+            "another course there, after a different or a drawn answer, or the other server failed."
         )
     unstreamed = sum(call.first is None and not call.error for call in calls)
     if unstreamed:
@@ -371,6 +379,9 @@ def _limits(
             limits.append(f"The servers differ in {key} as well: {a} and {b}.")
     if not pairs:
         limits.append("No task was done by both servers.")
+    cut = sum(not pair.sums["a"].get("turn_seconds") for pair in pairs)
+    if cut:
+        limits.append(f"Figures over the time of turns leave out {cut} of {len(pairs)} pairs, in which tasks failed.")
     return limits
 
 
@@ -381,6 +392,8 @@ def _headline(facts: Mapping[str, Any]) -> str:
         names = [f"{name} ({label.upper()})" for name, label in zip(names, LABELS, strict=True)]
     if row is None or row["ratio"] is None:
         return "The servers could not be compared."
+    if not all(facts["arms"][label]["calls"] for label in LABELS):
+        return "The servers could not be compared: no call of a model was recorded on one of them."
     ratio, low, high = row["ratio"], row["low"], row["high"]
     bounds = f" ({low:.2f} to {high:.2f})" if low is not None else ""
     if low is not None and low <= 1 <= high:
@@ -390,6 +403,13 @@ def _headline(facts: Mapping[str, Any]) -> str:
     else:
         inverse = f" ({1 / high:.2f} to {1 / low:.2f})" if low is not None else ""
         said = f"A task takes {1 / ratio:.2f} times{inverse} as long on {names[1]} as on {names[0]}"
+    failed = [
+        f"{arm['failed_tasks']} of {arm['tasks']} failed on {name}"
+        for name, arm in zip(names, facts["arms"].values(), strict=True)
+        if arm["failed_tasks"]
+    ]
+    if failed:
+        said += f", of the tasks that both did ({', '.join(failed)})"
     answers = facts["answers"]
     if not answers["compared"]:
         return f"{said}; no answers could be compared."

@@ -13,12 +13,12 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, unquote
 
-from agentspec.ab.calls import UNDERSTOOD, AnswerReader, Call, is_greedy, request_digest
+from agentspec.ab.calls import RESPONSE_ENDS, UNDERSTOOD, AnswerReader, Call, is_greedy, request_digest, without_echo
 from agentspec.errors import ConfigError, ServerError
 
 if TYPE_CHECKING:
@@ -109,7 +109,10 @@ class RecordingProxy:
         timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
         # Room for an event of any length on one line.
         async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=timeout, read_bufsize=1 << 22
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=timeout,
+            read_bufsize=1 << 22,
+            cookie_jar=aiohttp.DummyCookieJar(),
         ) as session:
 
             async def handle(request: web.Request) -> web.StreamResponse:
@@ -117,8 +120,9 @@ class RecordingProxy:
 
             app = web.Application(client_max_size=_MAX_BODY)
             app.router.add_route("*", "/{path:.*}", handle)
-            # Without the access log, and a stopped run does not wait for its clients.
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+            # Without the access log, and a stopped run does not wait for its clients. A request that its client gives up is
+            # given up towards the server too, which would go on writing to nobody.
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5, handler_cancellation=True)
             await runner.setup()
             site = web.TCPSite(runner, self._host, 0)
             await site.start()
@@ -147,10 +151,12 @@ class RecordingProxy:
             async with session.request(
                 request.method, url, data=watched.data, headers=headers, allow_redirects=False
             ) as answer:
-                passed = {key: value for key, value in answer.headers.items() if key.lower() not in _OWN_HEADERS}
+                passed = answer.headers.copy()
+                for key in _OWN_HEADERS & {key.lower() for key in passed}:
+                    passed.popall(key)
                 # Some servers answer in one piece although a stream was asked for.
-                is_stream = watched.is_stream and "event-stream" in answer.headers.get("Content-Type", "")
-                if not is_stream or answer.status != 200:
+                is_stream = "event-stream" in answer.headers.get("Content-Type", "")
+                if not is_stream or answer.status != 200 or not watched.may_stream:
                     body = await answer.read()
                     watched.read_body(body, answer.status)
                     return web.Response(body=body, status=answer.status, headers=passed)
@@ -166,6 +172,9 @@ class RecordingProxy:
             if not watched.is_complete:
                 watched.error = f"{type(error).__name__}: {error}"[:300]
             if response is not None:
+                # A regular end would make the client take a part of an answer for the whole.
+                if request.transport is not None:
+                    request.transport.abort()
                 return response
             return web.json_response({"error": {"message": watched.error, "type": "proxy"}}, status=502)
         except asyncio.CancelledError:
@@ -212,16 +221,21 @@ class _Watched:
         if more:
             self.data = json.dumps({**body, **more}).encode()
 
+    @property
+    def may_stream(self) -> bool:
+        """Whether the answer may be a stream: the client asked for one, or nothing is known of the call."""
+        return self.is_stream or self._body is None
+
     def read_body(self, data: bytes, status: int) -> None:
         body = _json_object(data)
         if self._body is None:
             return
         if status != 200:
-            self.error = f"{status}: {data[:300].decode(errors='replace')}"
+            self.error = f"{status}: {without_echo(data.decode(errors='replace'))}"
         elif body is None:
             self.error = "the answer is not a JSON object"
         else:
-            self._reader.read(body)
+            self._understand(self._reader.read, body)
 
     def read_line(self, line: bytes) -> bool:
         """Takes in a line of a stream; False if the client must not see it."""
@@ -236,13 +250,20 @@ class _Watched:
         self.is_complete |= data == b"[DONE]"
         if event is None:
             return True
-        self.is_complete |= event.get("type") == "response.completed"
-        self._reader.read_event(event)
+        self.is_complete |= event.get("type") in RESPONSE_ENDS
+        self._understand(self._reader.read_event, event)
         if self._first is None and (self._reader.has_text() or self._path == "responses"):
             self._first = time.monotonic()
         # An event without choices is there for the counts alone; clients that did not ask may not expect it.
         self._is_hidden = self._hides_usage and event.get("choices") == [] and not event.get("error")
         return not self._is_hidden
+
+    def _understand(self, read: Callable[[Mapping[str, Any]], None], value: Mapping[str, Any]) -> None:
+        """Reads what is passed on in any case, whatever its form."""
+        try:
+            read(value)
+        except (AttributeError, TypeError, ValueError) as fault:
+            self.error = f"the answer has another form than {self._path} has: {type(fault).__name__}"
 
     def call(self) -> Call | None:
         """The recorded call; None for requests that ask no model."""

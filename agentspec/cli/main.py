@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -53,7 +54,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"agentspec {version(DISTRIBUTION)}")
     chosen = next((word for word in argv if not word.startswith("-")), None)
     try:
-        return _run(parser, argv, chosen)
+        status = _run(parser, argv, chosen)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        print(f"agentspec {chosen}: stopped", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # Whoever read the output has closed it, as `head` does. What is left in the buffer goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "agentspec"):

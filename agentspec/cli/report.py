@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from agentspec.errors import ConfigError
 from agentspec.record_file import write_json
 from agentspec.simulation import BUILT_IN_PROFILES
 
+_MODEL = "MODEL"
 _DESCRIPTION = (
     "Reads logs of model servers and gateways, traces of Langfuse, LangSmith and OpenTelemetry, sessions of coding agents, "
     "data sets of chats, exported tokens and plain text, compressed or not. Tells how much repeats, how many drafted "
@@ -52,8 +54,10 @@ def run(args: argparse.Namespace) -> int:
     """Reads the logs and prints the verdict. Raises ConfigError if an argument is out of range, or nothing
     could be read."""
     for name, file in (("--out", args.out), ("--json", args.json)):
-        if file is not None and not file.parent.is_dir():
-            raise ConfigError(f"{name} must lie in a folder that exists, got {file}; make {file.parent} first")
+        if file is not None and (file.is_dir() or not file.parent.is_dir()):
+            raise ConfigError(f"{name} must be a file in a folder that exists, got {file}")
+        if file is not None and file.resolve() in {path.resolve() for path in args.paths}:
+            raise ConfigError(f"{name} must be another file than the log, got {file}")
     config = ReportConfig(
         profiles=tuple(args.profile or ["smartspec-a100-7b"]),
         concurrency=args.concurrency,
@@ -61,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         seconds=args.seconds,
         replay=args.replay,
         seed=args.seed,
-        model=_model(args),
+        model=args.model or _MODEL,
         command=command_line(),
     )
     tokenizer = load_tokenizer(args.tokenizer)
@@ -70,18 +74,17 @@ def run(args: argparse.Namespace) -> int:
     if args.out:
         from agentspec.analysis.report.page import page
 
-        args.out.write_text(page(facts), encoding="utf-8")
+        try:
+            args.out.write_text(page(facts), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--out must be a file that can be written, got {args.out}: {error}") from error
+    if not args.model and args.tokenizer and Path(args.tokenizer).is_dir():
+        # Only here: the names of folders may be private, and pages are passed on.
+        verdict = facts["verdict"]
+        verdict["command"] = verdict["command"].replace(f" {_MODEL}", f" {shlex.quote(args.tokenizer)}", 1)
     try:
         print(summary(facts))
     except UnicodeEncodeError:
         encoding = sys.stdout.encoding or "ascii"
         print(summary(facts).encode(encoding, "replace").decode(encoding))
     return 0
-
-
-def _model(args: argparse.Namespace) -> str:
-    """The named model, the name of the tokenizer's folder, or a placeholder."""
-    if args.model:
-        return str(args.model)
-    folder = Path(args.tokenizer) if args.tokenizer else None
-    return folder.name if folder is not None and folder.is_dir() else "MODEL"

@@ -122,7 +122,9 @@ def check_sessions(
 
 
 def _repeats(found: LogRepeats, sessions: int) -> Finding:
-    places = max(found.places, 1)
+    if not found.places:
+        return info("repeats", f"no output of {sessions} sessions has {LENGTH} tokens, so it is not known what repeats")
+    places = found.places
     seen = (
         f"at {found.share:.0%} of {found.places} places in the outputs of {sessions} sessions the next {LENGTH} tokens "
         f"were there before: {found.in_prompt / places:.0%} in the own prompt, {found.in_outputs / places:.0%} in "

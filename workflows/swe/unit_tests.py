@@ -12,20 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentspec.workflows.swe.tasks import Task
+from agentspec.workflows.swe.workspace import own_environment
 
 HIDDEN = "hidden_tests"
 # Of each run of tests of a drawn task.
 _CHECK_SECONDS = 30.0
 
-# It prints the number of tests and the failed ones on the last line, after anything that the tests print. Tests that
-# end the process print no such line, so they have not passed.
+# It prints the number of tests and the failed ones. What the tests print goes nowhere, and processes that they leave
+# behind do not hold the pipe. Tests that end the process tell nothing, so they have not passed.
 _RUNNER = """
-import json, sys, unittest
+import json, os, sys, unittest
+told = os.fdopen(os.dup(1), "w")
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 sys.path.insert(0, "")
 result = unittest.TestResult()
 unittest.defaultTestLoader.discover(sys.argv[1], top_level_dir=".").run(result)
 bad = [test.id() for test, _ in result.failures + result.errors] + [test.id() for test in result.unexpectedSuccesses]
-print("\\n" + json.dumps([result.testsRun, len(result.skipped), bad]))
+print(json.dumps([result.testsRun, len(result.skipped), bad]), file=told, flush=True)
 """
 
 
@@ -45,7 +48,7 @@ def run_tests(folder: Path, tests: str, timeout_s: float) -> Verdict:
         tests: The name of the folder of tests in it.
         timeout_s: Seconds after which the tests count as failed. All processes that they started are killed.
     """
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+    environment = {**own_environment(), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", _RUNNER, tests],
         cwd=folder,
@@ -67,7 +70,7 @@ def run_tests(folder: Path, tests: str, timeout_s: float) -> Verdict:
             pass
         process.communicate()
     try:
-        run, skipped, bad = json.loads(output.decode(errors="replace").rstrip().rpartition("\n")[2])
+        run, skipped, bad = json.loads(output)
     except (ValueError, TypeError):
         return Verdict(False, f"{tests} ended without a result, exit status {process.returncode}")
     if bad:

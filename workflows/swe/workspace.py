@@ -31,6 +31,11 @@ _COMMIT = {
 }
 
 
+def own_environment() -> dict[str, str]:
+    """This process's variables without those of git, which name the user's repository where a hook of git runs this."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+
+
 def default_workspace() -> Path:
     """This user's folder, the same in every run."""
     return Path(tempfile.gettempdir()) / f"agentspec-swe-{os.getuid()}"
@@ -44,7 +49,7 @@ def command_environment() -> dict[str, str]:
 
 class Workspace:
     """A folder for the working folders of one run's tasks; only one run at a time uses it. It is entered as a context.
-    Raises ConfigError if another run uses the folder, another user owns it, or git is missing."""
+    Raises ConfigError if another run uses the folder, another user owns it, it has other files, or git is missing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
@@ -56,6 +61,12 @@ class Workspace:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self.folder.stat().st_uid != os.getuid():
                 raise ConfigError(f"the workspace {self.folder} belongs to another user; choose another --workspace")
+            if not (self.folder / ".lock").exists() and any(self.folder.iterdir()):
+                # A task's folder is removed before it is made.
+                raise ConfigError(
+                    f"the workspace must be a new or empty folder, or one of an earlier run, got {self.folder}; choose another "
+                    "--workspace"
+                )
             self._lock = (self.folder / ".lock").open("w")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -75,7 +86,7 @@ class Workspace:
         folder = self.folder / task.id
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(task.folder / "repository", folder, ignore=shutil.ignore_patterns("__pycache__", ".git"))
-        environment = {**os.environ, **COMMAND_ENVIRONMENT, **_COMMIT}
+        environment = {**own_environment(), **COMMAND_ENVIRONMENT, **_COMMIT}
         for command in (
             ["init", "--quiet", "--initial-branch=main"],
             ["add", "--all"],

@@ -154,9 +154,11 @@ async def _answer(
 
 def _is_kept(task: Task, kept: Mapping[str, Record]) -> bool:
     record = kept.get(task.identity)
-    if record is not None and (record["task"], record["question"]) != (task.database, task.question):
+    known = (task.database, task.question, task.evidence, task.sql)
+    if record is not None and tuple(record.get(name, "") for name in ("task", "question", "evidence", "gold")) != known:
         raise ConfigError(
-            f"--out holds another question under the id {task.identity!r}: {record['question']!r}; name another file"
+            f"--out holds another question under the id {task.identity!r}, or other evidence or gold SQL for it: "
+            f"{record['question']!r}; name another file"
         )
     return record is not None
 

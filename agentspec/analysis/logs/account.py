@@ -22,6 +22,7 @@ PLACES = {"output": "in outputs", "prompt": "in prompts", "record": "in records"
 _MAX_NAMES = 200
 """The number of unknown fields that are counted separately. A log may have any names, for example those of users."""
 _OTHER = "(others)"
+_MAX_SPANS = 1 << 20
 _TYPE = re.compile(r"[A-Za-z][\w.:-]{0,47}")
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
@@ -49,6 +50,8 @@ class Account:
     were counted before."""
     skipped: Counter[str] = field(default_factory=Counter)
     """Records that are understood and have no answer of a model, by reason."""
+    _spans: set[int] = field(default_factory=set)
+    _parents: set[int] = field(default_factory=set)
 
     def note_read(self, where: Where, characters: int) -> None:
         self.read[where] += characters
@@ -63,6 +66,16 @@ class Account:
     def note_left_out(self, where: Where, name: str, value: Any = None) -> None:
         """Counts something that is left out on purpose."""
         _count(self.left_out, (where, name), sum(map(len, texts_in(value))))
+
+    def note_span(self, trace: Any, own: Any, parent: Any) -> bool:
+        """Notes the span of a model call, and tells whether it is in the span of another one, or around it."""
+        spans = [(hash(f"{trace}/{name}") if name else None) for name in (own, parent)]
+        if spans[0] in self._parents or spans[1] in self._spans:
+            return True
+        for known, span in zip((self._spans, self._parents), spans, strict=True):
+            if span is not None and len(known) < _MAX_SPANS:
+                known.add(span)
+        return False
 
     def note_skipped(self, reason: str) -> None:
         """Counts a record without an answer."""

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 _MAX_NAME = 48
+_MAX_WORDS = 4
 _ROLE_FIELDS = ("stage", "agent_role", "agent_name", "agent", "node", "role")
 _TENANT_FIELDS = (
     "tenant", "tenant_id", "organization", "org_id", "customer", "customer_id", "user", "user_id", "userId",
@@ -94,8 +95,8 @@ def labels_of(record: Mapping[str, Any], *, session: str = "") -> Labels:
     places += [place["metadata"] for place in places[1:] if isinstance(place.get("metadata"), dict)]
     return Labels(
         session=_first(places, _SESSION_FIELDS) or session,
-        role=shown(_first(places, _ROLE_FIELDS)),
-        tenant=shown(_first(places, _TENANT_FIELDS)),
+        role=_name(_first(places, _ROLE_FIELDS)),
+        tenant=_name(_first(places, _TENANT_FIELDS)),
         day=_day(places),
     )
 
@@ -121,6 +122,11 @@ def shown(name: str, longest: int = _MAX_NAME) -> str:
     kept = "".join(c if unicodedata.category(c)[0] != "C" else " " for c in name[: 4 * longest])
     kept = " ".join(kept.split())
     return kept if len(kept) <= longest else kept[: longest - 1] + "…"
+
+
+def _name(text: str) -> str:
+    """A name as it may be shown in a report; "" for many words, which may be what somebody wrote."""
+    return shown(text) if len(text.split()) <= _MAX_WORDS else ""
 
 
 def _first(places: Iterable[Mapping[str, Any]], names: Iterable[str]) -> str:

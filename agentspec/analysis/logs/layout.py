@@ -117,7 +117,8 @@ def values(content: BufferedReader[Content]) -> Iterator[Value]:
             if _is_malformed(error, buffer, ended) or len(buffer) > MAX_RECORD:
                 number += 1
                 is_long = len(buffer) > MAX_RECORD and not _is_malformed(error, buffer, ended)
-                reason = f"is longer than {MAX_RECORD >> 20} MB" if is_long else f"is not JSON: {error}"
+                told = f"is longer than {MAX_RECORD >> 20} MB; if it is a list of records in an object, write them as lines (jq -c '.data[]')"
+                reason = told if is_long else f"is not JSON: {error}"
                 yield Value(f"record {number}", BadRecordError(reason))
                 opening = opening or _opening(buffer)
                 buffer, skipping = buffer[1:], True

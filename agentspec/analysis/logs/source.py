@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import io
+import json
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +21,7 @@ from agentspec.analysis.logs.account import Account
 from agentspec.analysis.logs.calls import Labels, LoggedCall, NoAnswerError, shown
 from agentspec.analysis.logs.container import COMPRESSED, PARQUET, Content, refused_kind
 from agentspec.analysis.logs.formats import calls_of, records_in
+from agentspec.analysis.logs.formats.fields import names
 from agentspec.analysis.logs.formats.sessions import Sessions, part_of
 from agentspec.analysis.logs.layout import Value
 from agentspec.errors import ConfigError
@@ -29,6 +34,11 @@ _SNIFFED = 1 << 16
 _TEXT_PART = 1 << 16
 """The characters of each output that is cut from a text file."""
 _MALFORMED = (ValueError, TypeError, KeyError, RecursionError, AttributeError)
+_IDENTITIES = names(
+    "id uuid rid request_id requestId span_id spanId context traj_id trial info attempts ts timestamp created created_at"
+)
+"""Fields that differ between two records of which neither is a copy of the other."""
+_MAX_SEEN = 1 << 20
 _ROWS = 64
 """The rows of a Parquet file that are read at a time."""
 
@@ -56,6 +66,9 @@ class LogReading:
     """The value of time.process_time() at which reading stops, if something has been read; None: at the end."""
     stopped: float | None = None
     """The share of the log that was read by then; None: all."""
+    on_value: Callable[[], object] = lambda: None
+    """Called after each value of a file, whether it has calls or not."""
+    _seen: set[bytes] = field(default_factory=set)
 
     @property
     def is_late(self) -> bool:
@@ -84,6 +97,18 @@ class LogReading:
         records = known / (known + self.num_bad) if known + self.num_bad else 1.0
         return min(records, self.account.understood("output"), self.account.understood("prompt"))
 
+    def has_twice(self, record: Any) -> bool:
+        """Whether an equal record was met before that is the same one, because its answer or itself has an identity. A
+        copy of a log beside it, or a record that was exported twice, would seem to be a perfect repeat."""
+        places = [record, *record.values()] if isinstance(record, dict) else []
+        if not any(isinstance(place, dict) and _IDENTITIES & place.keys() for place in places):
+            return False
+        digest = hashlib.blake2b(json.dumps(record, default=str).encode(), digest_size=8).digest()
+        is_known = digest in self._seen
+        if len(self._seen) < _MAX_SEEN:
+            self._seen.add(digest)
+        return is_known
+
     def note_bad(self, file: FileReading, where: str, reason: str) -> None:
         """Counts a bad record, and lists it if it is one of the first."""
         file.bad_records += 1
@@ -92,12 +117,14 @@ class LogReading:
 
 
 def log_files(paths: Sequence[Path]) -> list[Path]:
-    """The named files, and in named folders the files with the endings of logs, or of texts if there are no logs.
+    """The named files, and in named folders the files with the endings of logs, or of texts if there are no logs, each once.
     Raises ConfigError if a path does not exist, or a folder has no such file."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+            files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
+            # The second call of an agent comes before the tenth one.
+            files.sort(key=lambda file: [int(w) if w.isdecimal() else w for w in re.split(r"(\d+)", str(file))])
             chosen = [f for f in files if _ending(f) in _RECORD_ENDINGS] or [
                 f for f in files if _ending(f) in _TEXT_ENDINGS
             ]
@@ -111,7 +138,7 @@ def log_files(paths: Sequence[Path]) -> list[Path]:
             found.append(path)
         else:
             raise ConfigError(f"{path} does not exist; pass existing files or folders")
-    return found
+    return list({path.resolve(): path for path in found}.values())
 
 
 def read_calls(
@@ -129,9 +156,10 @@ def read_calls(
         reading.files.append(file)
         try:
             with path.open("rb") as stream:
+                reading.on_value = partial(_tell, on_bytes, done, stream)
                 for call in _file_calls(path, stream, file, reading, sessions, goes_on):
                     yield file, call
-                    on_bytes(done + stream.tell())
+                    reading.on_value()
         except OSError as error:
             reading.note_bad(file, "file", f"cannot be read any further: {error}")
         done += path.stat().st_size if path.is_file() else 0
@@ -140,6 +168,10 @@ def read_calls(
     for file in reading.files[-1:]:
         for call in _session_calls(file, reading, sessions, goes_on=False):
             yield file, call
+
+
+def _tell(on_bytes: Callable[[int], object], done: int, stream: IO[bytes]) -> None:
+    on_bytes(done + stream.tell())
 
 
 def _file_calls(
@@ -192,10 +224,16 @@ def _record_calls(
     for where, value, is_alone in found:
         if reading.is_late:
             break
+        reading.on_value()
         if isinstance(value, Exception):
             _note(reading, file, where, value)
             continue
-        for place, record in records_in(value, where):
+        try:
+            held = list(records_in(value, where))
+        except _MALFORMED as error:
+            _note(reading, file, where, error)
+            continue
+        for place, record in held:
             try:
                 part = "stream" if are_chunks and isinstance(record, dict) else part_of(record)
                 if part is not None:
@@ -203,6 +241,9 @@ def _record_calls(
                     for form, call in sessions.add(record, part, name, is_alone):
                         file.formats[form] += 1
                         yield call
+                    continue
+                if reading.has_twice(record):
+                    reading.account.note_left_out("output", "record that the log has twice")
                     continue
                 form, calls = calls_of(record, name if is_alone else f"{name}:{place}", reading.account)
             except _MALFORMED as error:
@@ -215,12 +256,16 @@ def _record_calls(
 
 
 def _session_calls(file: FileReading, reading: LogReading, sessions: Sessions, goes_on: bool) -> Iterator[LoggedCall]:
-    try:
-        for form, call in sessions.finish(goes_on):
-            file.formats[form] += 1
-            yield call
-    except _MALFORMED as error:
-        _note(reading, file, "end of the file", error)
+    is_done = False
+    while not is_done:
+        try:
+            for form, call in sessions.finish(goes_on):
+                file.formats[form] += 1
+                yield call
+            is_done = True
+        except _MALFORMED as error:
+            # That session is lost; the others of the file are finished in the next round.
+            _note(reading, file, "end of the file", error)
 
 
 def _note(reading: LogReading, file: FileReading, where: str, error: Exception) -> None:
@@ -233,7 +278,8 @@ def _note(reading: LogReading, file: FileReading, where: str, error: Exception) 
 
 def _ending(path: Path) -> str:
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    while suffixes and suffixes[-1] in COMPRESSED:
+    # Programs that rotate logs add numbers and dates.
+    while suffixes and (suffixes[-1] in COMPRESSED or re.fullmatch(r"\.[\d_-]+", suffixes[-1])):
         suffixes.pop()
     return suffixes[-1] if suffixes else ""
 

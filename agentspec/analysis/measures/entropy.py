@@ -125,4 +125,4 @@ def reading(value: float) -> str:
         )
     if value < 2.1:
         return "A part of the text repeats, as in step-by-step work: suffix drafts help in places."
-    return "Little of the text repeats, as in open chat: suffix drafts alone gain little."
+    return "The tokens before it often leave the next token open, as in open chat."

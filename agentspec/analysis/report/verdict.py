@@ -10,6 +10,7 @@ unknown   the log is too small, too little of it was understood, or the tokenize
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,13 +78,13 @@ def verdict(evidence: Evidence) -> dict[str, Any]:
     kind = _kind(evidence)
     by_entropy = _by_entropy(kind, evidence)
     flags = _flags(kind, evidence)
-    words = ["python -m sglang.launch_server --model-path", evidence.model, *flags]
+    words = ["python", "-m", "sglang.launch_server", "--model-path", evidence.model, *flags]
     return {
         "kind": kind,
         "headline": _headline(kind, evidence),
         "reasons": _reasons(kind, evidence),
         "flags": flags,
-        "command": " ".join(words) if _is_understood(evidence) else "",
+        "command": shlex.join(words) if kind != "unknown" else "",
         "would_change": _would_change(kind, evidence),
         "by_entropy": by_entropy,
     }
@@ -172,7 +173,7 @@ def _default_width(profile: Profile) -> int:
 
 
 def _flags(kind: str, evidence: Evidence) -> list[str]:
-    if kind == "none" or not _is_understood(evidence):
+    if kind in ("none", "unknown"):
         return []
     if kind == "model":
         return ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "DRAFTER"]

@@ -75,13 +75,14 @@ def test_counts_of_tokens_and_steps_are_read_from_every_api() -> None:
     own = AnswerReader("generate")
     own.read({"text": "a", "meta_info": {"prompt_tokens": 5, "completion_tokens": 3, "spec_verify_ct": 2}})
     assert (own.tokens()["completion_tokens"], own.verify_steps) == (3, 2)
-    responses = AnswerReader("responses")
     response = {
         "output": [{"type": "message", "id": "drawn", "content": [{"text": "a"}]}],
         "usage": {"output_tokens": 3},
     }
-    responses.read_event({"type": "response.completed", "response": response})
-    assert responses.tokens()["completion_tokens"] == 3 and responses.digest()
+    for end in ("completed", "incomplete"):
+        responses = AnswerReader("responses")
+        responses.read_event({"type": f"response.{end}", "response": response})
+        assert responses.tokens()["completion_tokens"] == 3 and responses.digest()
 
 
 def test_only_the_likeliest_tokens_are_greedy() -> None:

@@ -54,6 +54,10 @@ class Scripted:
 
     together: bool
     events: list[str] = field(default_factory=list)
+    models: str = "m"
+
+    def describe(self) -> dict[str, Any]:
+        return {"models": self.models}
 
     @contextmanager
     def open(self, label: str) -> Iterator[Arm]:
@@ -125,6 +129,8 @@ def test_another_experiment_does_not_go_on_from_a_folder(tmp_path: Path) -> None
     ran(Asking(2), Scripted(together=True), tmp_path, turns=1)
     with pytest.raises(ConfigError, match="holds a run with other settings"):
         ran(Asking(3), Scripted(together=True), tmp_path, turns=1)
+    with pytest.raises(ConfigError, match="holds a run with other settings .servers was"):
+        ran(Asking(2), Scripted(together=True, models="other"), tmp_path, turns=1)
 
 
 def test_no_text_is_kept(tmp_path: Path) -> None:
@@ -173,6 +179,7 @@ def test_a_log_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["--a", "x", "--b", "y"], "the work must be one of"),
         (["--workload", "sql", "--command", "x {url}"], "the work must be one of"),
         (["--command", "x {url}"], "--a URL and --b URL name the two servers"),
+        (["--command", "x {url}", "--a", "x", "--b", "y", "--out", __file__], "--out must be a folder"),
         (["--command", "x {url}", "--start", "m", "--a", "x"], "--start starts both servers"),
         (["--command", "x {url} {task}", "--a", "x", "--b", "y"], "--task-file go together"),
         (["--command", "x {url} {out}", "--a", "x", "--b", "y"], "needs --tasks N"),

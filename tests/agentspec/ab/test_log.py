@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_server import chat_server
+from chat_server import Reply, chat_server
 
 from agentspec.ab.log import LogConfig, LogWorkload
 from agentspec.ab.workload import Target
@@ -80,6 +80,39 @@ def test_tool_calls_of_logs_that_keep_the_function_alone_become_those_of_the_api
     ]
 
 
+@pytest.mark.parametrize("calls", ['[{"id": "1", "function": {"name": "f", "arguments": "{}"}}]', [None], {"a": 1}])
+def test_tool_calls_in_another_form_are_sent_as_text(tmp_path: Path, calls: Any) -> None:
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "I look.", "tool_calls": calls},
+        {"role": "tool", "content": "r"},
+        {"role": "assistant", "content": "a"},
+    ]
+    bodies = [body for _, body in sent(LogWorkload([log_of(tmp_path, {"messages": messages})], LogConfig()), tmp_path)]
+    assert [m["role"] for m in bodies[-1]["messages"]] == ["user", "assistant", "user"]
+    assert bodies[-1]["messages"][1]["content"].startswith("I look.")
+
+
+def test_tools_of_other_apis_become_those_of_the_api(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {}}
+    function = {"name": "f", "description": "d", "parameters": schema}
+    tools = [{"type": "function", "function": function}]
+    for given, choice in (
+        ({"type": "function", **function}, {"type": "function", "name": "f"}),
+        ({"name": "f", "description": "d", "input_schema": schema}, {"type": "auto"}),
+    ):
+        request = {"messages": [{"role": "user", "content": "q"}], "tools": [given, {"type": "web_search"}]}
+        path = log_of(tmp_path, {"request": {**request, "tool_choice": choice}, "response": "a"})
+        ((_, body),) = sent(LogWorkload([path], LogConfig()), tmp_path)
+        assert body["tools"] == tools and "tool_choice" not in body
+
+
+def test_a_request_with_several_answers_is_sent_once(tmp_path: Path) -> None:
+    choices = [{"index": i, "message": {"content": text}} for i, text in enumerate("ab")]
+    record = {"request": {"messages": [{"role": "user", "content": "q"}], "n": 2}, "response": {"choices": choices}}
+    assert [body["n"] for _, body in sent(LogWorkload([log_of(tmp_path, record)], LogConfig()), tmp_path)] == [2]
+
+
 def test_pauses_are_those_of_the_log_shortened_and_divided(tmp_path: Path) -> None:
     path = log_of(tmp_path, chat("s", ("q1", "a", 0.0), ("q2", "a", 1.0), ("q3", "a", 500.0)))
     times = [at for at, _ in sent(LogWorkload([path], LogConfig(speed=2.0, max_pause_s=2.0)), tmp_path)]
@@ -103,6 +136,28 @@ def test_a_refused_call_ends_its_session_with_an_error(tmp_path: Path) -> None:
     with chat_server(lambda body: 400) as url:
         (result,) = workload.run(0, 1, Target(base_url=lambda task: url, model="m", folder=tmp_path))
     assert result.error.startswith("400")
+
+
+def test_an_error_within_a_streamed_answer_ends_its_session_too(tmp_path: Path) -> None:
+    path = log_of(tmp_path, chat("s", ("q1", "a1", None)))
+    body = b'data: {"choices": []}\n\ndata: {"error": {"message": "aborted"}}\n\ndata: [DONE]\n\n'
+    with chat_server(lambda _: Reply(body=body, headers={"Content-Type": "text/event-stream"})) as url:
+        target = Target(base_url=lambda task: url, model="m", folder=tmp_path)
+        (result,) = LogWorkload([path], LogConfig()).run(0, 1, target)
+    assert result.error == "aborted"
+
+
+def test_logs_with_other_requests_are_described_otherwise(tmp_path: Path) -> None:
+    described = [
+        LogWorkload([log_of(tmp_path, chat("s", (question, "a", None)))], LogConfig()).describe() for question in "pqq"
+    ]
+    assert described[0] != described[1] == described[2]
+
+
+def test_what_describes_a_log_without_pauses_is_json(tmp_path: Path) -> None:
+    path = log_of(tmp_path, chat("s", ("q1", "a1", None)))
+    described = LogWorkload([path], LogConfig(speed=float("inf"), max_pause_s=float("inf"))).describe()
+    assert json.loads(json.dumps(described, allow_nan=False)) == described
 
 
 def test_a_log_without_prompts_cannot_be_sent(tmp_path: Path) -> None:

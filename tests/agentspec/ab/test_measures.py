@@ -59,6 +59,21 @@ def test_a_task_that_failed_on_one_server_counts_on_neither() -> None:
     assert any("1 tasks failed on server a" in note and "no answer" in note for note in facts["could_not_compare"])
 
 
+def test_turns_with_a_failed_task_count_only_the_tasks_that_both_did() -> None:
+    found = turns(8)
+    for place, error in ((0, ""), (1, "500")):
+        turn, more = found[place], turns(9)[16 + place]
+        results = (*turn.results, *(replace(result, error=error) for result in more.results))
+        calls = (*turn.calls, *(replace(call, error=error) for call in more.calls))
+        # The server that failed was done earlier.
+        found[place] = replace(turn, results=results, calls=calls, seconds=turn.seconds if error else 2 * turn.seconds)
+    facts = facts_of(found, ARMS, [])
+    figures = {key: (row["a"], row["b"]) for key, row in rows(facts).items()}
+    assert figures["rate"] == (1200.0, 1800.0) and figures["calls"] == (1.0, 1.0) and figures["tokens"] == (11.0, 11.0)
+    assert "of the tasks that both did (1 of 9 failed on agentspec)" in facts["headline"]
+    assert any("leave out 1 of 8 pairs" in note for note in facts["could_not_compare"])
+
+
 def test_a_warm_up_does_not_count() -> None:
     found = turns(8)
     warm = [replace(turn, slice=-1, seconds=999.0) for turn in found[:2]]
@@ -118,7 +133,7 @@ def test_what_is_not_known_is_named() -> None:
         assert part in notes
     unrecorded = facts_of([replace(turn, calls=()) for turn in turns(8)], ARMS, [])
     assert any("No call of a model was recorded" in note for note in unrecorded["could_not_compare"])
-    assert "no answers could be compared" in unrecorded["headline"]
+    assert unrecorded["headline"].startswith("The servers could not be compared: no call of a model was recorded")
 
 
 def test_nothing_done_by_both_is_no_comparison() -> None:

@@ -102,6 +102,56 @@ def test_a_client_that_leaves_after_the_last_event_has_its_answer(reads_all: boo
     assert bool(call.error) is not reads_all and bool(call.answer) is reads_all
 
 
+def test_a_stream_that_breaks_off_does_not_seem_whole_to_the_client() -> None:
+    reply = sse(delta("half"))
+    cut = Reply(body=reply.body[:-20], headers={**reply.headers, "Content-Length": str(len(reply.body))})
+    with chat_server(lambda body: cut) as url, RecordingProxy(url.removesuffix("/v1")) as proxy:
+        with pytest.raises(httpx.TransportError):
+            httpx.post(f"{proxy.base_url('t')}/chat/completions", json={**BODY, "stream": True}, timeout=10)
+        (call,) = taken(proxy)
+    assert call.error and not call.answer
+
+
+def test_a_request_that_its_client_gives_up_is_given_up_at_once() -> None:
+    late = Reply(body=b"{}", seconds=3.0)
+    with chat_server(lambda body: late) as url, RecordingProxy(url.removesuffix("/v1")) as proxy:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{proxy.base_url('t')}/chat/completions", json=BODY, timeout=0.5)
+        (call,) = taken(proxy)
+    assert call.error == "the client went away" and call.seconds < 2.0
+
+
+def test_streams_of_other_calls_are_passed_on_as_they_arrive() -> None:
+    # It has no end of its own.
+    events = Reply(body=b"data: {}\n\n", headers={"Content-Type": "text/event-stream", "Content-Length": "1000"})
+    with (
+        chat_server(lambda body: events) as url,
+        RecordingProxy(url.removesuffix("/v1")) as proxy,
+        httpx.stream("POST", f"{proxy.base_url('t')}/messages", json=BODY, timeout=10) as answer,
+    ):
+        assert next(answer.iter_lines()) == "data: {}"
+
+
+def test_what_a_server_repeats_of_a_wrong_request_is_not_kept() -> None:
+    found = "1 error: {'type': 'list_type', 'msg': 'Input should be a list', 'input': 'a private text'}"
+    for text in (found, "[type=list_type, input_value='a private text', input_type=str]", json.dumps(found)):
+        _, call = asked(lambda body, text=text: Reply(status=400, body=text.encode()), BODY)  # type: ignore[misc]
+        assert call.error.startswith("400: ") and "list" in call.error and "private" not in call.error
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"choices": [{"index": 0, "message": "text"}]},
+        {"choices": [{"message": {"tool_calls": [{"function": "f"}]}}]},
+        {"choices": [], "usage": {"prompt_tokens": 1, "prompt_tokens_details": [1]}},
+    ],
+)
+def test_answers_of_any_form_reach_the_client(body: dict[str, Any]) -> None:
+    answer, _ = asked(lambda _: Reply(body=json.dumps(body).encode()), BODY)
+    assert (answer.status_code, answer.json()) == (200, body)
+
+
 def test_a_server_that_is_gone_is_a_failed_call() -> None:
     with RecordingProxy("http://127.0.0.1:9") as proxy:
         answer = httpx.post(f"{proxy.base_url('t')}/chat/completions", json=BODY, timeout=10)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,18 @@ def test_processes_that_a_command_leaves_behind_are_ended(tmp_path: Path) -> Non
         run_process(["sleep", "2"], tmp_path / "none/output.txt", 10)
     run_process(["sleep", "2"], tmp_path / "output.txt", 10)
     assert not mark.exists()
+
+
+def test_a_run_that_is_told_to_stop_does_not_wait_for_its_tasks(tmp_path: Path) -> None:
+    def stop(done: int) -> None:
+        raise KeyboardInterrupt
+
+    code = shlex.quote("import sys, time; time.sleep(60 if sys.argv[2] == 'long' else 1)")
+    command = TaskCommand(template=f"{PYTHON} -c {code} {{url}} {{task}}", tasks=["short", "long"], concurrency=2)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        command.run(0, 2, replace(target(tmp_path), say=stop))
+    assert time.monotonic() - began < 30
 
 
 def test_a_command_without_a_url_is_refused() -> None:

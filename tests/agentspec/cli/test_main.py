@@ -32,15 +32,23 @@ sys.exit(main())
 """
 
 
-def test_a_command_that_is_told_to_stop_closes_what_it_opened(tmp_path: Path) -> None:
-    file = tmp_path / "told"
-    with subprocess.Popen(
-        [sys.executable, "-P", "-c", _PROGRAM, "slow", str(file)], stdout=subprocess.PIPE, text=True
-    ) as process:
+@pytest.mark.parametrize(("told", "said"), [(signal.SIGTERM, ""), (signal.SIGINT, "agentspec slow: stopped\n")])
+def test_a_command_that_is_told_to_stop_closes_what_it_opened(told: signal.Signals, said: str, tmp_path: Path) -> None:
+    file, words = tmp_path / "told", [sys.executable, "-P", "-c", _PROGRAM, "slow"]
+    with subprocess.Popen([*words, str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "running\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 128 + signal.SIGTERM
+        process.send_signal(told)
+        assert process.wait(30) == 128 + told
+        assert process.stderr is not None and process.stderr.read() == said
     assert file.read_text() == "closed"
+
+
+def test_a_reader_that_closes_the_output_early_sees_no_traceback() -> None:
+    words = [sys.executable, "-P", "-m", "agentspec", "settings"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(60)) == ("", 128 + signal.SIGPIPE)
 
 
 @pytest.mark.parametrize("name", ["at_once", "when_run"])

@@ -31,6 +31,21 @@ def test_facts_are_written_and_the_verdict_printed(tmp_path: Path, capsys: pytes
     assert str(tmp_path) not in json.dumps(facts)
 
 
+def test_the_command_names_the_models_folder_and_the_page_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my models"
+    folder.mkdir()
+    write_byte_tokenizer(folder)
+    log, page = write_lines(tmp_path / "log.jsonl", sql_sessions(25, seed=0)), tmp_path / "report.html"
+    words = ["report", str(log), "--concurrency", "1", "--out", str(page)]
+    assert main([*words, "--tokenizer", str(folder)]) == 0
+    assert f"--model-path '{folder}' " in capsys.readouterr().out
+    assert "my models" not in page.read_text() and "--model-path MODEL" in page.read_text()
+    assert main([*words, "--tokenizer", str(folder), "--model", "a b"]) == 0
+    assert "--model-path 'a b' " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -59,6 +74,8 @@ def test_nothing_readable_ends_with_2_and_says_why(
         ["log.jsonl", "--memory-mb", "3"],
         ["log.jsonl", "--profile", "none"],
         ["log.jsonl", "--json", "no/such/folder.json"],
+        ["log.jsonl", "--out", "."],
+        ["log.jsonl", "--json", "./log.jsonl"],
     ],
 )
 def test_usage_errors_end_with_2(

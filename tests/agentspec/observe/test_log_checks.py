@@ -54,6 +54,7 @@ def test_repeats_of_prompts_and_of_earlier_outputs() -> None:
     assert found.places == found.in_prompt + 2 * found.in_outputs
     assert checked(copied)["repeats"].severity is Severity.OK
     assert checked(new)["repeats"].severity is Severity.WARNING
+    assert checked(chat("?", "Yes."))["repeats"].severity is Severity.INFO
 
 
 def test_crlf_lines_that_hide_copies() -> None:

@@ -225,6 +225,15 @@ def test_servers_that_are_none(tasks: list[Task], tmp_path: Path, capsys: pytest
         assert error in capsys.readouterr().err
 
 
+def test_a_run_from_a_hook_of_git_leaves_the_users_repository_alone(
+    tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "mine.git"))
+    with Workspace(tmp_path / "work") as place:
+        assert (place.prepare(tasks[0]) / ".git").is_dir()
+    assert not (tmp_path / "mine.git").exists()
+
+
 def test_one_run_a_workspace(tasks: list[Task], tmp_path: Path) -> None:
     with Workspace(tmp_path) as place:
         folder = place.prepare(tasks[0])
@@ -233,6 +242,12 @@ def test_one_run_a_workspace(tasks: list[Task], tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="another run works in"), Workspace(tmp_path):
             pass
     with Workspace(tmp_path):
+        pass
+
+
+def test_a_folder_with_other_files_is_no_workspace(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    with pytest.raises(ConfigError, match="new or empty folder"), Workspace(tmp_path):
         pass
 
 

@@ -129,6 +129,18 @@ def test_tests_that_do_not_pass(source: str, detail: str, tmp_path: Path) -> Non
     assert re.search(detail, verdict.detail)
 
 
+def test_what_tests_print_and_leave_running_does_not_count(tmp_path: Path) -> None:
+    source = (
+        "import subprocess, sys, unittest\nclass T(unittest.TestCase):\n    def test_it(self):\n"
+        "        print('x' * 1_000_000, '\\n[1, 0, [\"forged\"]]')\n"
+        "        subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+    )
+    (tmp_path / "checks").mkdir()
+    (tmp_path / "checks" / "__init__.py").touch()
+    (tmp_path / "checks" / "test_it.py").write_text(source)
+    assert run_tests(tmp_path, "checks", timeout_s=20.0).passed
+
+
 def test_changed_visible_tests_are_put_back(tasks: list[Task], tmp_path: Path) -> None:
     task = tasks[0]
     assert task.fix is not None

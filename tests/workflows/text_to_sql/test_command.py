@@ -68,10 +68,13 @@ def test_recorded_calls_are_read_by_replays_and_reports(tmp_path: Path) -> None:
     assert all(call.has_prompt for call in calls)
 
 
-def test_records_of_other_questions_are_not_taken_for_these(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("field", ["question", "gold"])
+def test_records_of_other_questions_are_not_taken_for_these(
+    field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out.jsonl"
     assert main([*REFERENCE, "--generated", "2", "--out", str(out)]) == 0
-    out.write_text(out.read_text().replace('"question": "', '"question": "Not this: '))
+    out.write_text(out.read_text().replace(f'"{field}": "', f'"{field}": "Not this: '))
     assert main([*REFERENCE, "--generated", "2", "--out", str(out)]) == 2
     assert "another question under the id" in capsys.readouterr().err
 

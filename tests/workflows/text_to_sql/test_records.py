@@ -78,6 +78,21 @@ def test_other_runs_are_not_mixed_in(tmp_path: Path) -> None:
         resumed(RecordFile(path), "m", CONFIG)
 
 
+@pytest.mark.parametrize("content", ["notes", "notes\n", '{"tasks": [1]}', '{"tasks": [1]}\n', '[{"question": "q"}]'])
+def test_a_file_of_another_kind_is_left_as_it_is(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"out.jsonl:1 is no record"):
+        resumed(RecordFile(path), "m", CONFIG)
+    assert path.read_text() == content
+
+
+def test_a_first_record_that_was_cut_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_text('{"session": "d", "run')
+    assert resumed(RecordFile(path), "m", CONFIG) == {} and path.read_text() == ""
+
+
 def test_figures_of_a_run() -> None:
     records = [
         {**record("a", "correct", call("draft"), call("draft")), "seconds": 1.0, "outside_seconds": 0.5},

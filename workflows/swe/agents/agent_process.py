@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agentspec.errors import ConfigError, ServerError
+from agentspec.workflows.swe.workspace import own_environment
 
 ENVIRONMENT_VARIABLE = "AGENTSPEC_AGENT_PYTHON"
 _HERE = Path(__file__).resolve().parent
@@ -92,7 +93,7 @@ class AgentProcess:
     def __init__(self, python: str, job: dict[str, Any], folder: Path) -> None:
         self._log = folder / "agent.log"
         environment = {
-            **os.environ,
+            **own_environment(),
             # The run does not use the user's own settings of the agent.
             "MSWEA_GLOBAL_CONFIG_DIR": str(folder / "settings"),
             **({"HOME": str(folder)} if job["agent"] == "openhands_agent" else {}),

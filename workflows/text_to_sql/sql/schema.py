@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ from agentspec.workflows.text_to_sql.sql.execute import connect_read_only
 _MOST_VALUES = 400
 _SCANNED_ROWS = 20_000
 _LONGEST_VALUE = 60
+_SECONDS_A_COLUMN = 2.0
+"""A column of a view that takes longer to read has no sample values."""
+_INSTRUCTIONS_PER_CHECK = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,31 +99,47 @@ def read_schema(path: Path, name: str) -> Schema:
                 "ORDER BY rowid"
             )
         ]
-        tables = tuple(SchemaTable(table, _columns(connection, table)) for table in names)
+        found = ((table, _columns(connection, table)) for table in names)
+        tables = tuple(SchemaTable(table, columns) for table, columns in found if columns)
     if not tables:
         raise sqlite3.DatabaseError(f"{path.name} holds no table")
     return Schema(name, tables)
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> tuple[SchemaColumn, ...]:
-    refers = {
-        row[3]: f"{row[2]}.{row[4]}" if row[4] else str(row[2])
-        for row in connection.execute(f"PRAGMA foreign_key_list({_quoted(table)})")
-    }
-    return tuple(
-        SchemaColumn(name, kind, bool(key), refers.get(name, ""), _values(connection, table, name))
-        for _, name, kind, _, _, key in connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
-    )
+    """The columns; none of a view of a table that is gone, or a table of an extension, which no statement can read."""
+    try:
+        refers = {
+            row[3]: f"{row[2]}.{row[4]}" if row[4] else str(row[2])
+            for row in connection.execute(f"PRAGMA foreign_key_list({_quoted(table)})")
+        }
+        return tuple(
+            SchemaColumn(name, kind, bool(key), refers.get(name, ""), _values(connection, table, name))
+            for _, name, kind, _, _, key in connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+        )
+    except sqlite3.OperationalError as error:
+        if "no such" not in str(error):
+            raise
+        return ()
 
 
 def _values(connection: sqlite3.Connection, table: str, column: str) -> tuple[str, ...]:
     name = _quoted(column)
-    # Only part of the rows is read: it is enough for a sample, and a view may be slow to read.
-    rows = connection.execute(
-        f"SELECT DISTINCT {name} FROM (SELECT {name} FROM {_quoted(table)} LIMIT {_SCANNED_ROWS}) "
-        f"WHERE typeof({name}) = 'text' AND length({name}) BETWEEN 1 AND {_LONGEST_VALUE} ORDER BY 1 LIMIT {_MOST_VALUES}"
-    )
-    return tuple(row[0] for row in rows)
+    # Only part of the rows is read: it is enough for a sample, and a view may be slow to read, or never end.
+    deadline = time.monotonic() + _SECONDS_A_COLUMN
+    connection.set_progress_handler(lambda: int(time.monotonic() > deadline), _INSTRUCTIONS_PER_CHECK)
+    try:
+        rows = connection.execute(
+            f"SELECT DISTINCT {name} FROM (SELECT {name} FROM {_quoted(table)} LIMIT {_SCANNED_ROWS}) "
+            f"WHERE typeof({name}) = 'text' AND length({name}) BETWEEN 1 AND {_LONGEST_VALUE} ORDER BY 1 LIMIT {_MOST_VALUES}"
+        )
+        return tuple(row[0] for row in rows)
+    except sqlite3.OperationalError as error:
+        if str(error) != "interrupted":
+            raise
+        return ()
+    finally:
+        connection.set_progress_handler(None, 0)
 
 
 def _quoted(name: str) -> str:

@@ -18,7 +18,7 @@ from agentspec.analysis.logs.formats.messages import (
     read_message,
     read_messages,
 )
-from agentspec.analysis.logs.formats.streams import events_of, is_chunk, is_events, joined, stream_of
+from agentspec.analysis.logs.formats.streams import events_of, is_chunk, is_events, is_stream, joined, stream_of
 
 # The text that a model wrote comes first, where its answer was converted to calls that the model has no format for.
 ANSWERS = (
@@ -42,7 +42,7 @@ _BODY_IGNORED = fields.names(
     generationConfig generation_config safetySettings toolConfig input_ids parameters options keep_alive role type id
     stop_token_ids ignore_eos return_logprob logprob_start_len top_logprobs_num stream_output lora_path timeout headers
     method url path api_base drop_params num_retries output_config context_management cache_control inferenceConfig
-    modelId tool_config guided_json separate_reasoning stream_reasoning prediction
+    modelId tool_config guided_json separate_reasoning stream_reasoning prediction echo
     """
 )
 _BODY_LEFT_OUT = fields.names("tools functions toolConfig tool_schemas image_data audio_data video_data input_ids")
@@ -128,7 +128,7 @@ def read_answers(value: Any, account: Account) -> list[Answer]:
     values = [inner for inner in map(unwrapped, value) if inner is not None]
     if not values:
         raise NoAnswerError("an answer without content")
-    if all(map(is_chunk, values)):
+    if is_stream(values):
         return _all_answers(joined(values, account), account)
     if all(isinstance(inner, str) and is_events(inner) for inner in values):
         return _text_answers("\n\n".join(values), account)
@@ -169,6 +169,9 @@ def _text_answers(text: str, account: Account) -> list[Answer]:
             else:
                 chunks.append(event)
         return _all_answers(joined(chunks, account), account)
+    lines = [from_text(line) for line in text.splitlines() if line.strip()] if text.startswith("{") else []
+    if is_stream(lines):
+        return _all_answers(joined(lines, account), account)
     if is_redacted(text):
         raise NoAnswerError("an answer that the log has redacted")
     account.note_read("output", len(text))
@@ -269,6 +272,8 @@ def _prompt_messages(found: Any, account: Account) -> list[Message]:
         return []
     if all(isinstance(inner, str) for inner in found):
         return [_user("\n".join(found), account)]
+    # Gemini's API takes contents without a role for the user's.
+    found = [{"role": "user", **inner} if isinstance(inner, dict) and "parts" in inner else inner for inner in found]
     return read_messages(found, account)
 
 
@@ -283,7 +288,7 @@ def _is_structured(value: Any) -> bool:
     if isinstance(value, list):
         while len(value) == 1 and isinstance(value[0], list):
             value = value[0]
-        return (
+        return is_stream(value) or (
             bool(value)
             and all(is_message(inner) or is_chunk(inner) for inner in value)
             and any(is_chunk(inner) or inner.keys() & {"role", "from", "call_id", "lc", "content"} for inner in value)

@@ -92,7 +92,7 @@ def content_parts(content: Any, account: Account, where: Where) -> Iterator[Part
         content.get("type") in fields.BLOCKS or len(content) == 1 and "text" in content
     ):
         yield from block_parts(content, account, where)
-    elif isinstance(content, dict) and where == "prompt":
+    elif where == "prompt":
         # What a program answered may have any form.
         yield Part("text", json.dumps(content, ensure_ascii=False))
     else:

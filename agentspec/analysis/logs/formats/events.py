@@ -46,7 +46,7 @@ _EVENT_ARGUMENTS_IGNORED = fields.names(
 
 def is_event(record: Mapping[str, Any]) -> bool:
     """Whether a record is an event of OpenHands."""
-    if record.get("kind") in _EVENT_KINDS:
+    if isinstance(record.get("kind"), str) and record["kind"] in _EVENT_KINDS:
         return True
     return "source" in record and ("action" in record or "observation" in record)
 

@@ -65,7 +65,11 @@ _add("thinking reasoning_text reasoning.text", Block("reasoning", ("thinking", "
 _add(
     "reasoning", Block("reasoning", ("content", "text", "reasoning"), left_out=names("summary encrypted_content data"))
 )
-_add("tool_use server_tool_use mcp_tool_use", Block("call", ("input",), ("name",), left_out=names("server_name")))
+# LangChain leaves the streamed arguments in a field of their own.
+_add(
+    "tool_use server_tool_use mcp_tool_use",
+    Block("call", ("partial_json", "input"), ("name",), left_out=names("server_name")),
+)
 _add(
     "tool_call tool-call function_call custom_tool_call mcp_approval_request",
     Block("call", ("arguments", "args", "input"), ("name", "toolName")),

@@ -7,6 +7,7 @@ wrote, even where a log keeps it in the same message.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -229,7 +230,7 @@ def _calls(
     value: Mapping[str, Any], nested: Sequence[Mapping[str, Any]], parts: Sequence[Part], account: Account, where: Where
 ) -> list[Part]:
     """The calls in fields of their own, without those that the content has too."""
-    known = {part.text for part in parts if part.kind == "call"}
+    known = {_canonical(part.text) for part in parts if part.kind == "call"}
     for place in (value, *nested):
         found: list[Part] = []
         for field in fields.MESSAGE_CALLS:
@@ -237,8 +238,16 @@ def _calls(
             for call in calls if isinstance(calls, list) else [calls]:
                 found += _call_part(call, account, where)
         if found:
-            return [part for part in found if part.text not in known]
+            return [part for part in found if not known or _canonical(part.text) not in known]
     return []
+
+
+def _canonical(call: str) -> str:
+    """The same text for calls that differ in white space alone."""
+    try:
+        return json.dumps(json.loads(call), sort_keys=True)
+    except (ValueError, RecursionError):
+        return call
 
 
 def _call_part(call: Any, account: Account, where: Where) -> list[Part]:
@@ -283,6 +292,9 @@ def is_openai(value: Mapping[str, Any]) -> bool:
     """Whether a message can be sent to a server of OpenAI's API as it is."""
     content = value.get("content")
     plain = ("text", "image_url", "input_audio")
+    calls = value.get("tool_calls") or []
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        return False
     return isinstance(value.get("role"), str) and (
         content is None
         or isinstance(content, str)

@@ -10,7 +10,8 @@ from typing import Any
 from agentspec.analysis.logs.account import Account
 from agentspec.analysis.logs.calls import BadRecordError, LoggedCall, NoAnswerError, labels_of, shown, time_of
 from agentspec.analysis.logs.formats.answers import ANSWERS, failed, read_answers, read_prompt
-from agentspec.analysis.logs.formats.messages import ASSISTANT_HEADER, is_openai
+from agentspec.analysis.logs.formats.blocks import Part
+from agentspec.analysis.logs.formats.messages import ASSISTANT_HEADER, Message, is_openai
 
 Record = Mapping[str, Any]
 Reader = Callable[[Record, str, Account], Iterator[LoggedCall]]
@@ -52,6 +53,9 @@ def read_pair(record: Record, session: str, account: Account) -> Iterator[Logged
     empty = True
     for found in answers:
         message = found.message
+        if (prompt.request or record).get("echo") is True and messages and message.written.startswith(messages[-1][1]):
+            # The completions API repeats the prompt before what the model wrote.
+            message = Message("assistant", (Part("text", message.written[len(messages[-1][1]) :]),))
         if not message.written and not found.tokens:
             continue
         empty = False

@@ -18,7 +18,7 @@ from agentspec.analysis.logs.formats import fields
 from agentspec.analysis.logs.formats.answers import ANSWERS, read_answers
 from agentspec.analysis.logs.formats.events import event_messages, is_event
 from agentspec.analysis.logs.formats.messages import Message, chat_calls, is_item, read_message, read_messages
-from agentspec.analysis.logs.formats.streams import is_chunk, joined, stream_of
+from agentspec.analysis.logs.formats.streams import is_chunk, is_ollama, joined, stream_of
 
 _CLAUDE_CODE_IGNORED = fields.names(
     """
@@ -66,6 +66,7 @@ class Sessions:
         self._open: dict[tuple[str, ...], _Conversation] = {}
         self._streams: dict[str, list[Any]] = {}
         self._stream = ""
+        self._ended = 0
         # The identities of messages, and the conversation that they were counted in.
         self._counted: dict[str, str] = {}
         # The identity of the latest item of each session of Codex.
@@ -91,7 +92,8 @@ class Sessions:
         elif form == "codex":
             self._add_codex(record, name)
         elif form == "messages":
-            labels = labels_of(record, session=name)
+            # Its role is not that of an agent.
+            labels = labels_of({**record, "role": None}, session=name)
             self._conversation("messages", labels, labels.session).items.append(record)
         else:
             folder = name.rpartition("/")[0]
@@ -104,7 +106,7 @@ class Sessions:
         for name in list(self._streams):
             yield from self._end_stream(name)
         closed = [key for key in self._open if not (goes_on and key[-1] == _FOLDER)]
-        for one in [self._open.pop(key) for key in closed]:
+        for one in (self._open.pop(key) for key in closed):
             make = _MESSAGES_OF.get(one.form)
             messages = make(one.items, self._account) if make else one.items
             repeated = {i for i, message in enumerate(messages) if (message.place if make else i) in one.repeated}
@@ -124,12 +126,15 @@ class Sessions:
         self._stream = stream_of(chunk) or self._stream
         self._labels = Labels(session=name)
         self._streams.setdefault(self._stream, []).append(chunk)
+        if is_ollama(chunk) and chunk["done"] is True:
+            yield from self._end_stream(self._stream)
         while len(self._streams) > _MAX_STREAMS:
             yield from self._end_stream(next(iter(self._streams)))
 
     def _end_stream(self, name: str) -> Iterator[tuple[str, LoggedCall]]:
         chunks = self._streams.pop(name)
-        session = f"{self._labels.session}/{name}" if name else self._labels.session
+        self._ended += 1
+        session = f"{self._labels.session}/{name or self._ended}"
         for value in joined(chunks, self._account):
             for answer in read_answers(value, self._account):
                 if answer.message.written:
@@ -224,20 +229,20 @@ def part_of(record: Any) -> str | None:
         return None
     if is_chunk(record):
         return "stream"
-    kind = record.get("type")
-    if kind in _CODEX_TYPES and isinstance(record.get("payload"), dict):
+    kind = record.get("type") if isinstance(record.get("type"), str) else None
+    if isinstance(record.get("payload"), dict) and (kind in _CODEX_TYPES or kind and "timestamp" in record):
         return "codex"
-    if isinstance(record.get("payload"), dict) and "timestamp" in record and isinstance(kind, str):
-        return "codex"
-    if isinstance(kind, str) and is_claude_code(record):
+    if kind and is_claude_code(record):
         return "claude-code"
     if is_event(record):
         return "openhands-events"
-    row = fields.BLOCKS.get(kind) if isinstance(kind, str) else None
+    row = fields.BLOCKS.get(kind or "")
     is_lone = is_item(record) and row is not None and row.kind in ("call", "result", "reasoning")
     has_role = isinstance(record.get("role"), str) and record["role"] in fields.KNOWN_ROLES
     is_lone |= has_role and bool(record.keys() & {"content", "parts", "tool_calls"})
-    return "messages" if is_lone and not record.keys() & {*ANSWERS, "messages", "prompt"} else None
+    # What a tool answered may be in the field "output".
+    own = row.known if row is not None and row.kind in ("call", "result") else frozenset[str]()
+    return "messages" if is_lone and not record.keys() & {*ANSWERS, "messages", "prompt"} - own else None
 
 
 def is_claude_code(record: Mapping[str, Any]) -> bool:

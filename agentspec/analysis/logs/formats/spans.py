@@ -15,8 +15,10 @@ from agentspec.analysis.logs.formats import fields
 from agentspec.analysis.logs.formats.messages import is_message
 
 LANGFUSE_TYPES = fields.names(
-    "GENERATION SPAN EVENT AGENT TOOL CHAIN RETRIEVER EVALUATOR EMBEDDING GUARDRAIL"
+    "GENERATION SPAN EVENT AGENT TOOL CHAIN RETRIEVER EVALUATOR EMBEDDING GUARDRAIL GENERAL"
 )  # fmt: skip
+_SPANS = ("spanId", "span_id")
+_PARENTS = ("parentSpanId", "parent_span_id", "parent_id", "parentId", "parentObservationId", "parent_run_id")
 _MODEL_OPERATIONS = ("chat", "text_completion", "generate_content", "completion", "message")
 _GEN_AI_KNOWN = fields.names(
     """
@@ -31,7 +33,7 @@ def langfuse_pair(record: Mapping[str, Any], account: Account) -> dict[str, Any]
     kind = str(record.get("type", "")).upper()
     if kind != "GENERATION":
         raise NoAnswerError(f"a span of the type {type_name(kind)}, which is no model call")
-    return _pair(record, record.get("input"), record.get("output"))
+    return _pair(record, record.get("input"), record.get("output"), account)
 
 
 def langsmith_pair(record: Mapping[str, Any], account: Account) -> dict[str, Any]:
@@ -39,7 +41,7 @@ def langsmith_pair(record: Mapping[str, Any], account: Account) -> dict[str, Any
     kind = record.get("run_type")
     if kind != "llm":
         raise NoAnswerError(f"a run of the type {type_name(kind)}, which is no model call")
-    return _pair(record, record.get("inputs"), record.get("outputs"))
+    return _pair(record, record.get("inputs"), record.get("outputs"), account)
 
 
 def opentelemetry_pair(record: Mapping[str, Any], account: Account) -> dict[str, Any]:
@@ -63,16 +65,22 @@ def opentelemetry_pair(record: Mapping[str, Any], account: Account) -> dict[str,
     answer = answer or outputs
     if not answer:
         raise NoAnswerError("a span of a model call without its messages, which its program did not record")
-    made = _pair(record, _listed(asked), _listed(answer))
+    made = _pair(record, _listed(asked), _listed(answer), account)
     system = ai.get("system_instructions")
     if system:
         made["system"] = from_text(system)
     return made
 
 
-def _pair(record: Mapping[str, Any], asked: Any, answer: Any) -> dict[str, Any]:
+def _pair(record: Mapping[str, Any], asked: Any, answer: Any, account: Account) -> dict[str, Any]:
     if answer in (None, "", {}, []):
         raise NoAnswerError("a span of a model call without an answer")
+    # A framework and the client that it calls may both be traced.
+    context = _object(record.get("context"))
+    trace = _first(record.get("traceId"), record.get("trace_id"), context.get("trace_id"))
+    own = _first(*map(record.get, _SPANS), context.get("span_id"), record.get("id"))
+    if account.note_span(trace, own, _first(*map(record.get, _PARENTS))):
+        raise NoAnswerError("a span of a model call in another one, which has its answer too")
     labels = {
         key: record[key]
         for key in ("sessionId", "traceId", "trace_id", "startTime", "start_time", "metadata", "userId")

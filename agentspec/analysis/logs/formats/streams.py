@@ -13,6 +13,7 @@ from typing import Any
 
 from agentspec.analysis.logs.account import Account, type_name
 from agentspec.analysis.logs.formats import fields
+from agentspec.analysis.logs.formats.blocks import content_parts
 
 _COMMENTS = re.compile(r"\A(:[^\n]*\n\s*)+")
 _MESSAGE_EVENTS = fields.names(
@@ -29,6 +30,14 @@ _CHUNK_KNOWN = fields.names(
 _DELTA_KNOWN = fields.names(
     "role content tool_calls function_call refusal reasoning_content reasoning reasoning_details"
 )
+_BEDROCK_EVENTS = fields.names("messageStart contentBlockStart contentBlockDelta contentBlockStop messageStop")
+_OLLAMA_KNOWN = fields.names(
+    """
+    model created_at message response thinking done done_reason context total_duration load_duration prompt_eval_count
+    prompt_eval_duration eval_count eval_duration remote_model remote_host logprobs
+    """
+)
+_EVENT = re.compile(r"((id|retry|event):[^\n]*\n\s*)*data:")
 _RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -36,7 +45,7 @@ def is_events(text: str) -> bool:
     """Whether a text is a stream of server-sent events."""
     # Some servers begin with a comment.
     start = _COMMENTS.sub("", text[:4096].lstrip())
-    return start.startswith(("data:", "event:")) and ("{" in start or "[DONE]" in start)
+    return (start.startswith("event:") or _EVENT.match(start) is not None) and ("{" in start or "[DONE]" in start)
 
 
 def events_of(lines: Iterable[str]) -> Iterator[Any]:
@@ -64,8 +73,26 @@ def is_chunk(value: Any) -> bool:
         return True
     if str(value.get("object", "")).endswith(".chunk"):
         return True
+    if is_ollama(value) or value.keys() & _BEDROCK_EVENTS:
+        return True
     choices = value.get("choices")
     return isinstance(choices, list) and any(isinstance(c, dict) and isinstance(c.get("delta"), dict) for c in choices)
+
+
+def is_ollama(value: Mapping[str, Any]) -> bool:
+    """Whether a value is an answer of Ollama, or a part of one; only the last part is done."""
+    has_text = isinstance(value.get("message"), dict) or isinstance(value.get("response"), str)
+    return has_text and {"model", "created_at", "done"} <= value.keys() <= _OLLAMA_KNOWN
+
+
+def is_stream(values: Sequence[Any]) -> bool:
+    """Whether values are the parts of one stream."""
+    if not all(isinstance(value, dict) for value in values):
+        return False
+    if len(values) > 1 and all(isinstance(value.get("candidates"), list) for value in values):
+        # A body of Gemini that was not streamed has all answers.
+        return True
+    return any(map(is_chunk, values)) and all(is_chunk(value) or value.keys() == {"metadata"} for value in values)
 
 
 def stream_of(chunk: Mapping[str, Any]) -> str:
@@ -73,12 +100,12 @@ def stream_of(chunk: Mapping[str, Any]) -> str:
     for place in (chunk, chunk.get("message"), chunk.get("response"), chunk.get("meta_info")):
         if isinstance(place, dict) and isinstance(place.get("id"), str):
             return str(place["id"])
-    return ""
+    return str(chunk.get("responseId") or "")
 
 
 def joined(chunks: Sequence[Any], account: Account) -> list[dict[str, Any]]:
     """The messages or responses that the chunks of one answer make, in the form of answers that were not streamed."""
-    whole = [chunk for chunk in chunks if isinstance(chunk, dict)]
+    whole = [_of_other_api(chunk, account) for chunk in chunks if isinstance(chunk, dict)]
     if not whole:
         return []
     if any(isinstance(chunk.get("type"), str) and chunk["type"].startswith("response.") for chunk in whole):
@@ -96,7 +123,7 @@ def joined(chunks: Sequence[Any], account: Account) -> list[dict[str, Any]]:
 def _completions(chunks: Sequence[Mapping[str, Any]], account: Account) -> list[dict[str, Any]]:
     """Chunks of chat completions and completions of OpenAI's API, by choice."""
     messages: dict[int, dict[str, Any]] = {}
-    calls: dict[tuple[int, int], dict[str, Any]] = {}
+    calls: dict[int, list[dict[str, Any]]] = {}
     for chunk in chunks:
         account.check("output", "chunk", chunk, _CHUNK_KNOWN)
         for choice in chunk.get("choices") or []:
@@ -112,6 +139,11 @@ def _completions(chunks: Sequence[Mapping[str, Any]], account: Account) -> list[
             for field in ("content", "refusal", "reasoning_content", "reasoning"):
                 if isinstance(delta.get(field), str):
                     message[field] = message.get(field, "") + delta[field]
+            # Mistral's API has blocks where the model thinks.
+            blocks = delta.get("content") if isinstance(delta.get("content"), list) else []
+            for part in content_parts(blocks, account, "output"):
+                field = "reasoning" if part.kind == "reasoning" else "content"
+                message[field] = message.get(field, "") + part.text
             whole = [*(delta.get("tool_calls") or [])]
             if isinstance(delta.get("function_call"), dict):
                 whole.append({"index": 0, "function": delta["function_call"]})
@@ -120,12 +152,52 @@ def _completions(chunks: Sequence[Mapping[str, Any]], account: Account) -> list[
                 if not isinstance(function, dict):
                     account.note_unknown("output", "delta.tool_calls", call)
                     continue
-                known = calls.setdefault((index, _index(call)), {"name": "", "arguments": ""})
-                known["name"] = known["name"] or function.get("name") or ""
-                known["arguments"] += function.get("arguments") or function.get("input") or ""
-    for (index, _), call in sorted(calls.items()):
-        messages[index].setdefault("tool_calls", []).append({"type": "function", "function": call})
+                place, identity, name = call.get("index"), call.get("id"), function.get("name")
+                begun = calls.setdefault(index, [])
+                known = next((one for one in reversed(begun) if one["place"] == place), None)
+                # Some servers do not number the calls, or give all of them the same number.
+                is_other = identity not in (None, "", known and known["id"]) or place is identity is None
+                if known is None or name and known["name"] and is_other:
+                    begun.append(known := {"place": place, "id": identity, "name": "", "arguments": ""})
+                known["name"] = known["name"] or name or ""
+                arguments = function.get("arguments") or function.get("input") or ""
+                known["arguments"] += (
+                    arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+                )
+    for index, begun in calls.items():
+        messages[index]["tool_calls"] = [{key: call[key] for key in ("name", "arguments")} for call in begun]
     return [messages[index] for index in sorted(messages)]
+
+
+def _of_other_api(chunk: Mapping[str, Any], account: Account) -> Mapping[str, Any]:
+    """A part of a stream of Gemini, Bedrock or Ollama as one of OpenAI's; others unchanged."""
+    deltas: list[tuple[int, dict[str, Any]]] = []
+    if is_ollama(chunk):
+        message = chunk.get("message") or {"content": chunk["response"], "thinking": chunk.get("thinking")}
+        deltas.append((0, {"reasoning" if key == "thinking" else key: value for key, value in message.items()}))
+    elif chunk.keys() & _BEDROCK_EVENTS or chunk.keys() == {"metadata"}:
+        event = chunk.get("contentBlockStart") or chunk.get("contentBlockDelta") or {}
+        added = event.get("start") or event.get("delta") or {}
+        texts = {"content": added.get("text"), "reasoning": (added.get("reasoningContent") or {}).get("text")}
+        called = added.get("toolUse")
+        function = called and {"name": called.get("name"), "arguments": called.get("input")}
+        calls = [{"index": event.get("contentBlockIndex", 0), "function": function}] if called else []
+        deltas.append((0, {**texts, "tool_calls": calls}))
+    elif isinstance(chunk.get("candidates"), list):
+        for candidate in chunk["candidates"]:
+            for part in (candidate.get("content") or {}).get("parts") or []:
+                called = part.get("functionCall")
+                if called:
+                    function = {"name": called.get("name"), "arguments": called.get("args") or {}}
+                    deltas.append((_index(candidate), {"tool_calls": [{"function": function}]}))
+                elif isinstance(part.get("text"), str):
+                    field = "reasoning" if part.get("thought") else "content"
+                    deltas.append((_index(candidate), {field: part["text"]}))
+                else:
+                    account.note_unknown("output", "part of a stream", part)
+    else:
+        return chunk
+    return {"choices": [{"index": index, "delta": delta} for index, delta in deltas]}
 
 
 def _anthropic(chunks: Sequence[Mapping[str, Any]], account: Account) -> list[dict[str, Any]]:

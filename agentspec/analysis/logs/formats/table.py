@@ -104,7 +104,10 @@ def calls_of(record: Any, fallback_session: str, account: Account | None = None)
     form = format_of(record)
     account.check("record", form.name, record, form.known)
     redacted = account.left_out.get(("output", REDACTED), Tally()).count
-    calls = list(form.read(record, fallback_session, account))
+    try:
+        calls = list(form.read(record, fallback_session, account))
+    except (TypeError, KeyError, AttributeError) as error:
+        raise BadRecordError(f"a record of the format {form.name} is malformed ({type(error).__name__})") from error
     if not calls and account.left_out.get(("output", REDACTED), Tally()).count > redacted:
         raise NoAnswerError("an answer that the log has redacted")
     if not calls and record.keys() & ANSWERS:
@@ -172,7 +175,10 @@ def _is_openhands_output(record: Record) -> bool:
 
 
 def _is_program_log(record: Record) -> bool:
-    return bool(record.keys() & LOG_LEVELS and record.keys() & LOG_TEXTS)
+    # Programs that collect logs write no level, and old sessions of Codex have lines about their state.
+    is_collected = record.get("stream") in ("stdout", "stderr") or "ingestionTime" in record
+    has_text = bool(record.keys() & LOG_TEXTS)
+    return has_text and (is_collected or bool(record.keys() & LOG_LEVELS)) or record.keys() == {"record_type"}
 
 
 def _has_answer(record: Record) -> bool:
@@ -251,6 +257,6 @@ FORMATS = (
         read_pair,
         PAIR | LITELLM | HELICONE | OPENHANDS,
     ),
-    Format("log", _is_program_log, _program_log, known(LOG_LEVELS, LOG_TEXTS)),
+    Format("log", _is_program_log, _program_log, known(LOG_LEVELS, LOG_TEXTS, "record_type ingestionTime kubernetes")),
 )  # fmt: skip
 """Every format, the first that matches is taken."""

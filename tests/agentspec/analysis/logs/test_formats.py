@@ -63,6 +63,8 @@ def test_labels_come_from_fields_and_metadata() -> None:
     record = {"messages": ASK, "completion": "x", "user": "acme", "created": 1767225600, "metadata": {"stage": "plan"}}
     labels = calls_of(record, "")[1][0].labels
     assert (labels.role, labels.tenant, labels.day) == ("plan", "acme", "2026-01-01")
+    asked = {**record, "user": "How do I reset my password?"}
+    assert calls_of(asked, "")[1][0].labels.tenant == ""
 
 
 def test_requests_that_go_on_from_one_another_are_one_session() -> None:
@@ -84,6 +86,8 @@ def test_requests_that_go_on_from_one_another_are_one_session() -> None:
         {"messages": ASK},
         {"messages": ASK, "completion": 7},
         {"messages": ASK, "completion": {"choices": 4}},
+        {"messages": ASK, "completion": [{"object": "chat.completion.chunk", "choices": 4}]},
+        {"messages": ASK, "completion": [{"contentBlockDelta": 4}]},
         {"conversations": [{"from": "gpt"}]},
         {"calls": [{"stage": "plan"}]},
         {"trajectory": [3]},

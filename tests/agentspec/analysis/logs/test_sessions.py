@@ -212,3 +212,36 @@ def test_streams_are_put_together(tmp_path: Path) -> None:
     (tmp_path / "stream.txt").write_text(text)
     found, reading = calls(tmp_path / "stream.txt")
     assert [call.output for call in found] == ["noon", "one"] and reading.formats == {"stream": 2}
+
+
+def test_streams_of_ollama_end_where_they_are_done(tmp_path: Path) -> None:
+    def part(text: str, done: bool = False) -> dict[str, Any]:
+        message = {"role": "assistant", "content": text}
+        return {"model": "m", "created_at": "2026-01-01T00:00:00Z", "message": message, "done": done}
+
+    parts = [part("no"), part("on"), part("", True), part("one", True)]
+    found, _ = calls(write_lines(tmp_path / "stream.jsonl", parts))
+    assert [call.output for call in found] == ["noon", "one"] and found[0].labels.session != found[1].labels.session
+
+
+def test_what_a_tool_answered_is_no_output_in_old_sessions_of_codex(tmp_path: Path) -> None:
+    lines = [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "list"}]},
+        {"record_type": "state"},
+        {"type": "function_call", "id": "f", "name": "shell", "arguments": "{}", "call_id": "1"},
+        {"type": "function_call_output", "call_id": "1", "output": "a.py"},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "done"}]},
+    ]
+    found, reading = calls(write_lines(tmp_path / "session.jsonl", lines))
+    assert [call.output for call in found] == ['{"name": "shell", "arguments": {}}', "done"]
+    assert found[1].messages[-1] == ("tool", "a.py") and found[0].labels.role == ""
+    assert reading.num_bad == 0 and not reading.account.unknown
+
+
+def test_a_malformed_session_costs_only_itself(tmp_path: Path) -> None:
+    def item(session: str, content: Any, role: str = "assistant") -> dict[str, Any]:
+        return {"session": session, "role": role, "content": content}
+
+    lines = [item("a", {"odd": 1}), item("b", 7), item("c", 7, "tool"), item("c", "noon")]
+    found, reading = calls(write_lines(tmp_path / "messages.jsonl", lines))
+    assert [(call.messages, call.output) for call in found] == [((("tool", "7"),), "noon")] and reading.num_bad == 2

@@ -60,6 +60,47 @@ def test_records_are_found_in_any_layout(tmp_path: Path, name: str, content: str
     assert (reading.num_records, reading.num_bad, reading.formats) == (3, 0, {"openai": 3})
 
 
+def test_lines_of_programs_are_no_bad_records_however_they_were_collected(tmp_path: Path) -> None:
+    lines = [
+        *(
+            {"log": text, "stream": "stdout", "time": "2026-01-01T00:00:00Z"}
+            for text in ("started", json.dumps(RECORDS[0]))
+        ),
+        {"timestamp": 1767225600000, "message": "started", "ingestionTime": 1767225600001},
+    ]
+    found, reading = outputs(write_lines(tmp_path / "log.jsonl", lines))
+    assert (found, reading.num_bad, reading.account.num_skipped) == (ANSWERS[:1], 0, 2)
+
+
+def test_copies_of_a_log_count_once_and_equal_requests_each_time(tmp_path: Path) -> None:
+    records = [RECORDS[0], {**RECORDS[1], "response": {"id": "c1", "choices": [{"text": "answer 1"}]}}]
+    log = write_lines(tmp_path / "log.jsonl", records)
+    (tmp_path / "copy.jsonl.gz").write_bytes(gzip.compress(log.read_bytes()))
+    found, reading = outputs(tmp_path, log)
+    assert sorted(found) == ["answer 0", "answer 0", "answer 1"]
+    assert reading.account.left_out["output", "record that the log has twice"].count == 1
+
+
+def test_progress_is_told_where_nothing_is_found(tmp_path: Path) -> None:
+    path, seen = tmp_path / "log.log", list[int]()
+    path.write_text("2026-01-01 00:00:00 INFO nothing\n" * 9)
+    assert not list(read_calls([path], LogReading(), seen.append)) and len(seen) >= 9
+
+
+@pytest.mark.parametrize("is_outer_first", [True, False])
+def test_a_model_call_that_is_traced_twice_counts_once(is_outer_first: bool, tmp_path: Path) -> None:
+    call = {"type": "GENERATION", "traceId": "t", "input": "q", "output": "a"}
+    nested = [{**call, "id": "1", "parentObservationId": "0"}, {**call, "id": "2", "parentObservationId": "1"}]
+    other = {**call, "id": "3", "parentObservationId": "0", "output": "b"}
+    found, reading = outputs(write_lines(tmp_path / "log.jsonl", [*nested[:: 1 if is_outer_first else -1], other]))
+    assert (found, reading.account.num_skipped) == (["a", "b"], 1)
+
+
+def test_a_record_of_any_form_costs_only_itself(tmp_path: Path) -> None:
+    found, reading = outputs(write_lines(tmp_path / "log.jsonl", [{"type": ["a"]}, {**RECORDS[0], "kind": ["a"]}]))
+    assert (found, reading.num_bad) == (ANSWERS[:1], 1)
+
+
 def test_long_records_are_put_together_from_parts(tmp_path: Path) -> None:
     texts = ["é" * 700_000, "ü" * 900_000]
     records = [request("long", text) for text in texts]
@@ -231,12 +272,19 @@ def test_empty_and_binary_files_say_so(tmp_path: Path, content: bytes) -> None:
 def test_folders_are_searched_for_logs_before_texts(tmp_path: Path) -> None:
     completions = tmp_path / "run" / "llm_completions" / "task-1"
     completions.mkdir(parents=True)
-    for i in range(2):
+    for i in (2, 10, 1):
         record = {"messages": [{"role": "user", "content": "q"}], "response": f"a{i}", "args": {}, "cost": 0}
         (completions / f"model-{i}.json").write_text(json.dumps(record))
     (tmp_path / "notes.txt").write_text("not a log")
     found, reading = outputs(tmp_path)
-    assert (found, reading.formats) == (["a0", "a1"], {"openhands": 2})
+    assert (found, reading.formats) == (["a1", "a2", "a10"], {"openhands": 3})
+
+
+def test_rotated_logs_are_read_too(tmp_path: Path) -> None:
+    for i, ending in enumerate(("", ".1", ".2026-11-01.gz")):
+        data = json.dumps(RECORDS[i]).encode()
+        (tmp_path / f"log.jsonl{ending}").write_bytes(gzip.compress(data) if ending.endswith("gz") else data)
+    assert sorted(outputs(tmp_path)[0]) == ANSWERS
 
 
 def test_texts_are_outputs_and_long_ones_are_cut_at_line_ends(tmp_path: Path) -> None:

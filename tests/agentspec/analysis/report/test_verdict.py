@@ -80,6 +80,8 @@ def test_kinds(changes: dict[str, Any], kind: str) -> None:
     found = judged(**changes)
     assert found["kind"] == kind
     assert found["headline"].endswith(".") and found["would_change"]
+    # No advice without a verdict.
+    assert bool(found["command"]) is (kind != "unknown") and bool(found["flags"]) is (kind not in ("none", "unknown"))
 
 
 def test_flags_are_those_of_the_command() -> None:

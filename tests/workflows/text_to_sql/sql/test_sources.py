@@ -31,6 +31,21 @@ def odd(tmp_path: Path) -> Path:
     return path
 
 
+def test_views_that_never_end_or_cannot_be_read_do_not_stop_the_others(odd: Path) -> None:
+    with closing(sqlite3.connect(odd)) as connection, connection:
+        connection.executescript(
+            """
+            CREATE TABLE Gone (a TEXT);
+            CREATE VIEW Broken AS SELECT a FROM Gone;
+            CREATE VIEW Endless AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT max(n) AS n FROM r;
+            DROP TABLE Gone;
+            """
+        )
+    tables = {table.name: table for table in read_schema(odd, "odd").tables}
+    assert "Broken" not in tables and tables["Endless"].columns[0].values == ()
+    assert tables["Items"].columns[0].values == ("Lamp", "it's")
+
+
 def test_schema_of_a_generated_database(databases: dict[Database, Path]) -> None:
     schema = read_schema(databases[SHOP], "shop")
     assert [table.name for table in schema.tables] == [table.name for table in SHOP.tables]
