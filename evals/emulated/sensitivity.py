@@ -94,11 +94,12 @@ def main(words: Sequence[str] | None = None) -> int:
         check_names("--settings", given.settings, names)
         check_names("--tasks", given.tasks, (*AGENTS, *CONTROLS))
         some = [setting for setting in settings() if setting.name in given.settings]
+        begun_at = commit()
         records = _run(some, given.tasks, given.data, given.processes)
     except AgentspecError as error:
         say(str(error))
         return 2
-    write_lines(given.json, {"base": {"emulated": BASE, "head": BASE_HEAD}, "commit": commit()}, records)
+    write_lines(given.json, {"base": {"emulated": BASE, "head": BASE_HEAD}, "commit": begun_at}, records)
     return 0
 
 
