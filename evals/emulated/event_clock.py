@@ -132,6 +132,8 @@ class Spent:
 class System(Protocol):
     """What serves the calls."""
 
+    learns: bool
+    """Whether it does better with what it has seen before a flush."""
     spent: Spent
 
     def prefill(self, calls: Sequence[Call]) -> None:
@@ -150,6 +152,8 @@ class System(Protocol):
 
 class Chains:
     """Plain decoding, or SGLang's EAGLE-3 with chains of `passes` tokens."""
+
+    learns = False
 
     def __init__(self, times: StepTimes, passes: int = 0) -> None:
         self._times, self._passes = times, passes
@@ -180,6 +184,8 @@ class Chains:
 
 class Agentspec:
     """Suffix drafts alone, or the hybrid with a head whose chains have `passes` tokens."""
+
+    learns = True
 
     def __init__(self, times: StepTimes, rows: int, passes: int = 0) -> None:
         self._times, self._passes = times, passes
@@ -381,8 +387,9 @@ def serve(system: System, cell: Cell, head: Acceptance) -> dict[str, Any]:
 
     `head`: what the draft model gets right in calls that do not say so themselves.
     """
-    _serve(system, cell, head)
-    system.flush()
+    if system.learns:
+        _serve(system, cell, head)
+        system.flush()
     return _serve(system, cell, head)
 
 

@@ -43,7 +43,7 @@ RESULT = Path(__file__).resolve().parents[1] / "results" / "emulated" / "sensiti
 _HEADLESS = ("none", "suffix")
 """Systems that a head does not change: run once for each device."""
 _WITH_HEAD = (*(f"eagle3-{passes}" for passes in HEAD_STEPS), f"hybrid-{HYBRID_STEPS}")
-_CALLS, _CALLS_A_CLIENT = 96, 16
+_CALLS, _CALLS_A_CLIENT = 64, 10
 """Model calls of a cell, at least; half as many are learnt from."""
 _SESSION_CALLS, _MAX_PROMPT_TOKENS = 16, 16_000
 
