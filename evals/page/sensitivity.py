@@ -59,7 +59,7 @@ def settings(files: Files) -> list[Setting]:
             _order(first[name], content["base"]),
             Setting(
                 _label(first[name], content["base"]),
-                [_cell(*key, {**speeds["base"][key], **cell}) for key, cell in cells.items()],
+                [_cell(*key, {**speeds["base"].get(key, {}), **cell}) for key, cell in cells.items()],
             ),
         )
         for name, cells in speeds.items()
