@@ -69,7 +69,7 @@ def settings() -> list[Setting]:
     heads = [head for head in HEADS if head != BASE_HEAD]
     found = [Setting("base"), *(Setting(f"head-{head}", head=head) for head in heads)]
     # Too few sessions were recorded with a draft model for more clients.
-    found.append(Setting(f"head-{RECORDED}", head=RECORDED, clients=(1, 8)))
+    found.append(Setting(f"head-{RECORDED}", head=RECORDED, clients=CLIENTS[:1]))
     found.append(Setting("h200-32b", device="h200-32b", tasks=AGENTS[:2]))
     # An event clock has no host, so its launches take no time.
     parts = [part for part in SCALABLE if part not in ("launches", "small")]
@@ -99,7 +99,8 @@ def main(words: Sequence[str] | None = None) -> int:
     except AgentspecError as error:
         say(str(error))
         return 2
-    write_lines(given.json, {"base": {"emulated": BASE, "head": BASE_HEAD}, "commit": begun_at}, records)
+    head = {"base": {"emulated": BASE, "head": BASE_HEAD}}
+    write_lines(given.json, head, ({"commit": begun_at, **record} for record in records))
     return 0
 
 

@@ -108,6 +108,9 @@ def block(files: Files, pictures: Mapping[str, str]) -> str:
             cells = one.of(is_control)
             columns += [_range([cell.over_single for cell in cells])]
             for of in ("over_plain", "suffix_over_plain"):
+                if not cells:
+                    columns.append("")
+                    continue
                 of_clients = [[getattr(cell, of) for cell in cells if cell.clients == n] for n in clients]
                 columns += [" / ".join(f"{mean(some):.2f}" if some else "–" for some in of_clients)]
         lines.append(f"| {' | '.join(columns)} |")
