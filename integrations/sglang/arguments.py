@@ -79,6 +79,8 @@ class GraphLimits:
     """Bytes that attention backends keep for each of these tokens, for the graphs of each width."""
     spare_gb: float
     """GB of each device that neither weights nor KV cache take; 0 if the device's memory is unknown."""
+    widest: int = 0
+    """The most tokens of a row. Graphs of it exist for batches of any size that the tokens allow."""
 
 
 def note_graph_limits(server_args: ServerArgs, limits: GraphLimits) -> None:

@@ -86,7 +86,8 @@ def limits(server_args: ServerArgs) -> arguments.GraphLimits:
     tokens = MOST_TOKENS
     if spare:
         tokens = min(tokens, int(_SPARE_SHARE * spare * 1e9 / (_LOGIT_BYTES * int(config.vocab_size) + attention)))
-    return arguments.GraphLimits(tokens=tokens, attention_bytes=attention, spare_gb=spare)
+    widest = int(arguments.setting(server_args, "speculative_num_draft_tokens") or 0)
+    return arguments.GraphLimits(tokens=tokens, attention_bytes=attention, spare_gb=spare, widest=widest)
 
 
 def captured_widths(model_runner: ModelRunner) -> tuple[int, ...]:
@@ -117,7 +118,7 @@ def bounded(batch_sizes: Sequence[int], width: int, model_runner: ModelRunner) -
     text, noted = _bounded_setting(server_args), arguments.graph_limits(server_args)
     if text is None or noted is None or width <= (*parse_widths(text), 1)[0]:
         return list(batch_sizes)
-    if text == AUTO and width in FINE_WIDTHS and width != _chain_length(server_args) + 1:
+    if text == AUTO and width in FINE_WIDTHS and width not in (noted.widest, _chain_length(server_args) + 1):
         least, most = FINE_TOKENS
         return [size for size in batch_sizes if least <= size * width <= min(most, noted.tokens)]
     return [size for size in batch_sizes if size * width <= noted.tokens or size == batch_sizes[0]]

@@ -37,7 +37,10 @@ def runner(widths: str = "auto", *, tokens: int = MOST_TOKENS, **changes: Any) -
     server_args = arguments(**changes)
     server_arguments.mark(server_args, {"widths": widths})
     server_arguments.note_graph_limits(
-        server_args, server_arguments.GraphLimits(tokens=tokens, attention_bytes=0, spare_gb=13.0)
+        server_args,
+        server_arguments.GraphLimits(
+            tokens=tokens, attention_bytes=0, spare_gb=13.0, widest=server_args.speculative_num_draft_tokens
+        ),
     )
     return SimpleNamespace(server_args=server_args)
 
@@ -97,7 +100,7 @@ def test_the_largest_captured_step_takes_a_tenth_of_what_is_spare(
     monkeypatch.setattr(server_arguments, "spare_memory", lambda server_args: spare)
     monkeypatch.setattr(attention_backends, "_serving", lambda name: name)
     found = limits(arguments(attention_backend=backend, speculative_algorithm=base))
-    assert found.tokens == tokens and found.spare_gb == spare
+    assert found.tokens == tokens and found.spare_gb == spare and found.widest == 64
 
 
 @pytest.mark.parametrize(("width", "most"), [(64, 32), (32, 64), (16, 128), (8, 256), (2, 256), (1, 256)])
@@ -113,6 +116,8 @@ def test_widths_between_powers_of_two_have_graphs_where_a_power_of_two_costs_too
     least, most = rows
     assert bounded(BATCH_SIZES, width, runner()) == [size for size in BATCH_SIZES if least <= size <= most]
     assert bounded(BATCH_SIZES, width, runner(tokens=100)) == []
+    # SGLang itself captures the widest, for all batches.
+    assert bounded(BATCH_SIZES, width, runner(speculative_num_draft_tokens=width))[0] == 1
     # An operator who names the width gets it for all batches, and so does the chain of a draft model.
     assert bounded(BATCH_SIZES, width, runner(f"1,{width}"))[0] == 1
     chain = {"speculative_algorithm": "EAGLE3", "speculative_draft_model_path": "d"}
