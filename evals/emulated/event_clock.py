@@ -275,7 +275,8 @@ class Agentspec:
         self._unprocessed = step, accepted, done
 
     def _drafted(self, batch: list[Call], context: int) -> tuple[AheadStep, float]:
-        """The trees of a step are on the staging memory; also returns the seconds of the draft model's passes."""
+        """Launches a step, whose trees are then in the staging memory. Returns it with the seconds of the draft model's
+        passes."""
         order, use, some = self._order, self._use, cast("list[Req]", batch)
         rows, b, report, seconds = self._rows(batch), len(batch), None, 0.0
         if use is None:

@@ -113,7 +113,8 @@ def _chain_length(server_args: ServerArgs) -> int:
 
 def bounded(batch_sizes: Sequence[int], width: int, model_runner: ModelRunner) -> list[int]:
     """The batch sizes for which verify steps of `width` tokens per row get graphs: a subset of SGLang's ascending
-    `batch_sizes`. It has at least the smallest one, unless the width lies between powers of two. The narrowest width gets all, since every batch can use it."""
+    `batch_sizes`. It has at least the smallest one, unless the width lies between powers of two. The narrowest width gets
+    all, since every batch can use it."""
     server_args = model_runner.server_args
     text, noted = _bounded_setting(server_args), arguments.graph_limits(server_args)
     if text is None or noted is None or width <= (*parse_widths(text), 1)[0]:
