@@ -109,7 +109,8 @@ async def _disturb(url: str, draw: random.Random) -> str:
     async with Client(url) as client:
         body = {"input_ids": [draw.randrange(5, 900) for _ in range(64)], "sampling_params": {"max_new_tokens": 256}}
         try:
-            await asyncio.wait_for(client.session.post(f"{url}/generate", json=body), _ABORT_SECONDS)
+            async with asyncio.timeout(_ABORT_SECONDS), client.session.post(f"{url}/generate", json=body) as response:
+                await response.read()
         except TimeoutError:
             pass
         async with client.session.post(f"{url}/generate", json=draw.choice(_BAD_BODIES)) as response:

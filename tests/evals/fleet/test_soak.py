@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -78,15 +79,18 @@ class FakeReplica(BaseHTTPRequestHandler):
         FakeReplica.num_answers += 1
         answer = [tokens[-1], int(FakeReplica.num_answers % 40 == 0)]
         meta = {"prompt_tokens": len(tokens), "completion_tokens": 2, "spec_verify_ct": 1}
-        self._reply(200, {"output_ids": answer, "meta_info": meta})
+        # Some clients leave when they know the status and wait for the answer.
+        pause = 0.1 if sampling["max_new_tokens"] > 2 else 0.0
+        self._reply(200, {"output_ids": answer, "meta_info": meta}, pause)
 
-    def _reply(self, status: int, content: dict[str, Any]) -> None:
+    def _reply(self, status: int, content: dict[str, Any], pause: float = 0.0) -> None:
         data = json.dumps(content).encode()
         with suppress(OSError):
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
+            time.sleep(pause)
             self.wfile.write(data)
 
     def log_message(self, *words: object) -> None:
