@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import AgentspecError
+from agentspec.evals.emulated.clocked_systems import system_named
 from agentspec.evals.emulated.draft_hits import FOLDER as HITS
-from agentspec.evals.emulated.event_clock import serve, system_named
+from agentspec.evals.emulated.event_clock import serve
 from agentspec.evals.emulated.hollow_models import hollow_model
-from agentspec.evals.emulated.servers import HEAD_STEPS, HYBRID_STEPS, MAX_ANSWER_TOKENS, RECORDED, head_acceptance
+from agentspec.evals.emulated.servers import HEAD_STEPS, MAX_ANSWER_TOKENS, RECORDED, head_acceptance
 from agentspec.evals.files import commit, write_lines
 from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.cells import Cell, plan_cells
@@ -36,15 +37,17 @@ HEADS = ("1.1", "1.5", "2.4", "2.8", "3.2", "4.2")
 """Accept lengths in chains of 5; docs/emulated-device.md says which heads have them."""
 AGENTS = ("swe_mini_agent", "sql_rsl_bird", "sql_intercode_spider", "tools_tau_airline")
 CONTROLS = ("math_gsm8k", "chat_mt_bench")
-CLIENTS = (1, 16, 64)
+CLIENTS = (1, 4, 16, 64)
 FACTORS = (0.5, 2.0)
 RESULT = Path(__file__).resolve().parents[1] / "results" / "emulated" / "sensitivity.json"
 
-_HEADLESS = ("none", "suffix")
+_NGRAM_WIDTHS = (4, 8, 12, 32, 64)
+_HEADLESS = ("none", *(f"ngram-{width}" for width in _NGRAM_WIDTHS), "suffix")
 """Systems that a head does not change: run once for each device."""
-_WITH_HEAD = (*(f"eagle3-{passes}" for passes in HEAD_STEPS), f"hybrid-{HYBRID_STEPS}")
-_CALLS, _CALLS_A_CLIENT = 64, 10
-"""Model calls of a cell, at least; half as many are learnt from."""
+_WITH_HEAD = tuple(f"{system}-{passes}" for system in ("eagle3", "hybrid") for passes in HEAD_STEPS)
+_CALLS, _CALLS_A_CLIENT = 300, 80
+"""Model calls of a cell, at least, if the trace has as many."""
+_LEARNT_CALLS, _LEARNT_A_CLIENT = 100, 4
 _SESSION_CALLS, _MAX_PROMPT_TOKENS = 16, 16_000
 
 
@@ -161,10 +164,11 @@ def _cell(name: str, clients: int, data: Path, model: Path, *, recorded: bool) -
     """The same for all systems."""
     [task] = [task for task in TASKS if task.name == name]
     calls = max(_CALLS, _CALLS_A_CLIENT * clients)
+    learnt = max(_LEARNT_CALLS, _LEARNT_A_CLIENT * clients)
     inputs = TaskInputs(
         model=model,
         data=data,
-        learnt_calls=calls // 2,
+        learnt_calls=learnt,
         max_prompt_tokens=_MAX_PROMPT_TOKENS,
         max_answer_tokens=MAX_ANSWER_TOKENS,
         session_calls=_SESSION_CALLS,

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from drafting_steps import Forward, Oracle, Order, Step, goodput, table
+from drafting_steps import Forward, Oracle, Order, Step, followed, goodput, table
 from every import every
 
-from agentspec import ConfigError, DraftBuffers, Engine, EngineConfig, Outcome, _core
+from agentspec import ConfigError, DraftBuffers, DraftRow, Engine, EngineConfig, Outcome, _core
 from agentspec.scheduling.hybrid import NextStep, StepPlanner
 
 VOCABULARY = 5
@@ -105,6 +105,16 @@ def _random_order(rng: np.random.Generator, texts: Texts) -> Order:
     )
 
 
+def _text(rng: np.random.Generator, draft: DraftRow) -> list[int]:
+    """The tokens of a path of a draft, of which the last may be another one, and then some more."""
+    path, node = [], int(rng.integers(0, len(draft.tokens)))
+    while node > 0:
+        path.insert(0, int(draft.tokens[node]))
+        node = int(draft.parents[node])
+    cut = path[: len(path) - int(rng.integers(0, 2))]
+    return [*cut, *rng.integers(0, VOCABULARY, int(rng.integers(0, 3))).tolist()][:WIDTH]
+
+
 @every("num_threads", [1, 3])
 @every("seed", range(12))
 def test_a_step_does_what_the_engine_s_operations_do_one_by_one(seed: int, num_threads: int) -> None:
@@ -113,6 +123,7 @@ def test_a_step_does_what_the_engine_s_operations_do_one_by_one(seed: int, num_t
     texts = Texts(rng, engines)
     step, oracle = Step(engines[0], ROWS, WIDTH), Oracle(engines[1], ROWS, WIDTH)
     seen: set[int] = set()
+    num_right = 0
     for _ in range(25):
         texts.change()
         order = _random_order(rng, texts)
@@ -131,8 +142,18 @@ def test_a_step_does_what_the_engine_s_operations_do_one_by_one(seed: int, num_t
             assert step.built(b, width) == expected["built"]
         assert native.next[:3] == expected["next"][:3]
         assert native.next[3:] == pytest.approx(expected["next"][3:])
+        # What was verified may end within the drafts of a row or go on behind them.
+        verified = expected["verified"]
+        written = [_text(rng, verified.row(i)) for i in range(b)]
+        estimated, sizes = np.ones(width - 1), np.ones(width - 1, np.int64)
+        right = native.suffixes_followed(table(written, WIDTH + 1), estimated, sizes)
+        assert right == followed(verified, written)
+        assert estimated.sum() == pytest.approx(verified.estimates.sum() - b)
+        assert sizes.sum() == len(verified.tokens) - b
+        num_right += right
         seen.update(expected["outcomes"])
     assert seen >= {Outcome.DRAFTED, Outcome.NO_ROOM, Outcome.NOT_OPEN}, "the drawn steps are of many kinds"
+    assert num_right > 0
     for engine in engines:
         engine.check_integrity()
 
@@ -200,6 +221,24 @@ def test_a_token_outside_the_vocabulary_is_counted_and_costs_its_row_the_drafts(
     native = step.run(Order(["a", "b"], [(["a", "b"], table([[VOCABULARY], [1]], 1, [32, 32]), None, None)]))
     assert (native.error, native.num_lost) == ("", 1)
     assert step.num_nodes[:2].tolist() == [0, 7]
+
+
+def test_only_a_done_step_tells_how_far_texts_followed_its_drafts_and_nothing_after_a_failure() -> None:
+    engine = _engine()
+    _open(engine, a=LOOP)
+    step = Step(engine, ROWS, WIDTH)
+    order = Order(["a"], [(["a"], table([[1]], 1, [32]), None, None)])
+    estimated, sizes = np.ones(WIDTH - 1), np.ones(WIDTH - 1, np.int64)
+    assert step.run(order).suffixes_followed(table([[2, 3, 3]], 4), estimated, sizes) == 2 and sizes.all()
+    with pytest.raises(ConfigError, match=r"must be \[1, columns\]"):
+        step.native.suffixes_followed(table([[2], [2]], 1), estimated, sizes)
+    step.prepare(order)
+    with pytest.raises(ConfigError, match="must be done"):
+        step.native.suffixes_followed(table([[2]], 1), estimated, sizes)
+    step.native.run()
+    order.written = [(["a"], np.zeros((1, 1), np.int64), None, None)]
+    assert step.run(order).suffixes_followed(table([[2]], 1), estimated, sizes) == 0
+    assert not sizes.any() and not estimated.any()
 
 
 def test_a_plan_that_fails_is_told_and_leaves_the_drafts() -> None:

@@ -116,6 +116,13 @@ class Step {
 
   [[nodiscard]] nb::tuple next() const { return told(step_.next()); }
 
+  [[nodiscard]] std::int64_t suffixes_followed(const Table<std::int64_t>& table,
+                                               const Buffer<double>& estimated,
+                                               const Buffer<std::int64_t>& sizes) const {
+    if (!step_.is_done()) throw ConfigError("a step must be done before its drafts are judged");
+    return step_.suffixes_followed(view(table), table.shape(1), {view(estimated), view(sizes)});
+  }
+
   [[nodiscard]] const DraftingStep& step() const { return step_; }
 
  private:
@@ -172,6 +179,8 @@ void bind_step(nb::module_& m) {
       .def("prepare", &Step::prepare, nb::kw_only(), "written"_a, "rows"_a, "padding"_a.noconvert().none(),
            "max_tokens"_a, "width"_a, "unites"_a, "suffixes"_a, "numbers"_a)
       .def("run", &Step::run)
+      .def("suffixes_followed", &Step::suffixes_followed, "table"_a.noconvert(), "estimated"_a.noconvert(),
+           "sizes"_a.noconvert())
       .def_prop_ro("address", &Step::address)
       .def_prop_ro("next", &Step::next)
       .def_prop_ro("is_done", [](const Step& self) { return self.step().is_done(); })

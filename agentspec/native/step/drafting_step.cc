@@ -222,6 +222,40 @@ void DraftingStep::plan() {
                         order_.planning);
 }
 
+std::int64_t DraftingStep::suffixes_followed(std::span<const std::int64_t> table, std::size_t columns,
+                                             const ColumnSums& sums) const {
+  const std::size_t b = order_.rows.size();
+  if (columns < 1 || table.size() != b * columns) {
+    throw ConfigError("a verification's table must be [" + std::to_string(b) + ", columns]");
+  }
+  // After a failure nothing was drafted.
+  const DraftShapes drafts =
+      error_.empty() ? DraftShapes{spans_.offsets, spans_.parents, spans_.estimates} : DraftShapes{};
+  sum_columns(drafts, std::min(order_.width - 1, sums.sizes.size()), 1.0, sums);
+  std::int64_t followed = 0;
+  for (std::size_t row = 0; row + 1 < drafts.offsets.size(); ++row) {
+    const auto first = static_cast<std::size_t>(drafts.offsets[row]);
+    const std::size_t size =
+        std::min(static_cast<std::size_t>(drafts.offsets[row + 1]) - first, order_.width);
+    const auto known = static_cast<std::size_t>(
+        std::clamp(table[row * columns], std::int64_t{0}, std::int64_t(columns - 1)));
+    const auto text = table.subspan(row * columns + 1, known);
+    std::size_t length = 0;
+    std::size_t end = 0;
+    // Children follow their parents.
+    for (std::size_t node = 1; node < size && length < text.size(); ++node) {
+      if (std::cmp_not_equal(drafts.parents[first + node], end) ||
+          spans_.tokens[first + node] != text[length]) {
+        continue;
+      }
+      end = node;
+      ++length;
+    }
+    followed += static_cast<std::int64_t>(length);
+  }
+  return followed;
+}
+
 // What is verified after a failure. Nothing is known of any row.
 void DraftingStep::roots_only() {
   const std::size_t b = order_.rows.size();

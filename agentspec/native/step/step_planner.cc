@@ -4,6 +4,14 @@
 #include <cmath>
 
 namespace agentspec {
+namespace {
+
+// The part of the tokens of suffix drafts alone that leaving out the draft model's passes must gain. Of two
+// estimates the larger one is more often too large, and suffix drafts go on better behind the draft model's
+// tokens.
+constexpr double kLeastGain = 0.05;
+
+}  // namespace
 
 StepPlanner::StepPlanner(Goodput& suffix_only, Goodput& with_model)
     : suffix_only_(suffix_only), with_model_(with_model) {}
@@ -70,7 +78,7 @@ NextStep StepPlanner::plan(const DraftShapes& suffix, double context, const Plan
   const double of_alone =
       numbers.speedup_alone > 0.0 ? std::min(plain * numbers.speedup_alone, worth) : worth;
   if (gained > 0.0 && of_alone > 0.0) next.saved = std::max(added / of_alone - longer, 0.0);
-  if (numbers.must_pass || (gained > 0.0 && !numbers.cannot_pass)) {
+  if (numbers.must_pass || (gained > -kLeastGain * alone.expected_tokens && !numbers.cannot_pass)) {
     next.passes = true;
     next.width = both.width;
     next.reason = both.reason;

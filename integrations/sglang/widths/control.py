@@ -438,6 +438,17 @@ class WidthControl:
         self._num_chains += len(num_accepted)
         self._chains.extend(zip(probabilities, num_accepted, strict=True))
 
+    def observe_suffixes(self, estimated: NDArray[np.float64], sizes: NDArray[np.int64], followed: int) -> None:
+        """Learns what suffix drafts alone would have brought in a step that verified their unions with the draft model's.
+
+        Args:
+            estimated: float64[c], sums of the estimates of each column of the suffix drafts.
+            sizes: int64[c], number of their nodes.
+            followed: Number of these nodes that were right, over all rows.
+        """
+        if isinstance(self.controller, GoodputController) and np.count_nonzero(sizes):
+            self.controller.bias.observe(estimated, sizes, followed)
+
     def learns(self) -> bool:
         """Whether to learn from the next step that is observed. Learning takes the host's time. Where the device waits for
         the host, this makes steps longer, and every fourth step has to do once some are known."""

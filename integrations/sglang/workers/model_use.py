@@ -223,8 +223,10 @@ class ModelUse:
         return tree_union.unpack(done.read.wait()[:, 1 + done.width : -1])
 
     def learn(self, done: AheadStep, united: UnitedTrees) -> None:
-        """Learns how good the draft model's drafts were in a step, from what united() returned."""
+        """Learns how good both kinds of drafts were in a step, from what united() returned."""
         assert done.read is not None and done.model is not None
         found, rids = done.read.wait(), [request.rid for request in done.requests]
         counts, accepted = (found[:, 0] - 1).astype(np.int32), found[:, 1 : 1 + done.width]
         self.policy.observe_union(rids, done.model.fit & (done.ends >= 0), united, counts, accepted, done.ends)
+        estimated, sizes = np.zeros(done.width - 1), np.zeros(done.width - 1, np.int64)
+        self._control.observe_suffixes(estimated, sizes, done.native.suffixes_followed(found, estimated, sizes))

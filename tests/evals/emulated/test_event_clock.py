@@ -9,7 +9,8 @@ import pytest
 from every import every
 
 from agentspec.errors import ConfigError
-from agentspec.evals.emulated.event_clock import REST, serve, system_named
+from agentspec.evals.emulated.clocked_systems import REST, system_named
+from agentspec.evals.emulated.event_clock import serve
 from agentspec.evals.run.cells import Cell
 from agentspec.evals.workloads.task import Conversation, FixedCall
 from agentspec.integrations.emulated_device.models.simulated_head import Acceptance, acceptance_for
@@ -47,7 +48,7 @@ def figures(name: str, of: Cell, head: Acceptance = HEAD) -> dict[str, Any]:
     return serve(system_named(name, TIMES, of.concurrency), of, head)
 
 
-@every("name", ["none", "suffix", "eagle3-5", "hybrid-5"])
+@every("name", ["none", "ngram-12", "suffix", "eagle3-5", "hybrid-5"])
 def test_every_system_writes_the_same_tokens_at_the_same_prefills_and_does_so_again(name: str) -> None:
     of = cell(1)
     found = figures(name, of)
@@ -67,9 +68,10 @@ def test_plain_decoding_takes_a_step_for_each_token_and_one_more_for_each_answer
 def test_a_heads_chains_have_its_accept_length_and_suffix_drafts_follow_what_repeats() -> None:
     of = cell(1)
     assert figures("eagle3-5", of)["accept_length"] == pytest.approx(2.8, rel=0.05)
-    assert figures("suffix", of)["accept_length"] > 3.0
+    suffix, ngram = figures("suffix", of)["accept_length"], figures("ngram-32", of)["accept_length"]
+    assert suffix > ngram > 2.5 and figures("ngram-4", of)["accept_length"] < 0.9 * ngram
     # Nothing is drafted where nothing repeats.
-    assert figures("suffix", cell(1, repeats=0.0))["accept_length"] < 1.1
+    assert all(figures(name, cell(1, repeats=0.0))["accept_length"] < 1.1 for name in ("suffix", "ngram-32"))
 
 
 @every(("clients", "accept_length"), [(clients, head) for clients in (1, 8) for head in (1.5, 4.0)])
@@ -81,7 +83,7 @@ def test_the_hybrid_is_not_worse_than_its_halves(clients: int, accept_length: fl
 
 
 def test_what_it_cannot_serve_is_refused() -> None:
-    for name in ("ngram", "eagle3", "hybrid-x", "eagle3-0"):
+    for name in ("ngram", "eagle3", "hybrid-x", "eagle3-0", "plain-1"):
         with pytest.raises(ConfigError, match="a system must be"):
             system_named(name, TIMES, 1)
     free = FixedCall({"input_ids": [1], "sampling_params": {}})
