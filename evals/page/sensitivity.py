@@ -20,6 +20,7 @@ _TIMES = {0.5: "half as long", 2.0: "twice as long"}
 _CONTROLS = ("math_gsm8k", "chat_mt_bench")
 _GROUPS = {False: "agents", True: "controls"}
 """By whether a task is a control."""
+_SINGLE = ("ngram", "eagle3", "suffix")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Cell:
     is_control: bool
     clients: int
     over_single: float
-    """The hybrid over the best single system: suffix drafts, or EAGLE-3 at its best number of passes."""
+    """The hybrid over the best single system: suffix drafts, EAGLE-3 or NGRAM, each at its best."""
     over_plain: float
     """The hybrid over plain decoding."""
     suffix_over_plain: float
@@ -68,7 +69,7 @@ def settings(files: Files) -> list[Setting]:
 
 
 def _cell(task: str, clients: int, speeds: Mapping[str, float]) -> Cell:
-    single = max(speed for system, speed in speeds.items() if system.split("-")[0] in ("suffix", "eagle3"))
+    single = max(speed for system, speed in speeds.items() if system.split("-")[0] in _SINGLE)
     [hybrid] = [speed for system, speed in speeds.items() if system.startswith("hybrid")]
     plain = speeds["none"]
     return Cell(task in _CONTROLS, clients, hybrid / single, hybrid / plain, speeds["suffix"] / plain)

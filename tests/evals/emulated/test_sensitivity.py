@@ -23,13 +23,14 @@ def test_every_head_and_every_part_of_the_step_times_is_varied() -> None:
     assert base.target(1, 1, 1000) < slow.target(1, 1, 1000) < 2.01 * base.target(1, 1, 1000)
 
 
-def test_plain_decoding_and_suffix_drafts_run_once_for_all_heads(
+def test_plain_decoding_and_suffix_drafts_run_once_for_all_heads_and_the_hybrid_with_the_best_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sensitivity, "hollow_model", lambda device: (tmp_path / device, tmp_path))
     monkeypatch.setattr(sensitivity, "_cell", lambda *args, **kwargs: Cell("made up", "warm", 1, 0, (), (), 0))
+    speeds = {"eagle3-7": 2.0}
     monkeypatch.setattr(sensitivity, "system_named", lambda name, times, clients: name)
-    monkeypatch.setattr(sensitivity, "serve", lambda system, cell, head: {"tokens_per_second": 1.0})
+    monkeypatch.setattr(sensitivity, "serve", lambda system, cell, head: {"tokens_per_second": speeds.get(system, 1.0)})
     monkeypatch.setattr(sensitivity, "ProcessPoolExecutor", ThreadPoolExecutor)
     out = tmp_path / "out.json"
     words = ["--data", str(tmp_path), "--tasks", "sql_rsl_bird", "--json", str(out), "--settings"]
@@ -41,8 +42,12 @@ def test_plain_decoding_and_suffix_drafts_run_once_for_all_heads(
     for record in content["records"]:
         cells.setdefault(record["setting"], set()).add(record["clients"])
         systems.setdefault(record["setting"], set()).add(record["system"])
-    with_head = {f"{system}-{passes}" for system in ("eagle3", "hybrid") for passes in (3, 5, 7)}
-    without = {"none", "suffix", *(f"ngram-{width}" for width in (4, 8, 12, 32, 64))}
-    assert cells == {"base": {1, 4, 16, 64}, "head-1.5": {1, 4, 16, 64}, "head-recorded": {1}}
+    with_head = {"eagle3-3", "eagle3-5", "eagle3-7", "hybrid-7"}
+    ngram = {f"ngram-{width}" for width in (4, 12, 32, 64)}
+    assert cells == {"base": {1, 4, 16, 64}, "head-1.5": {1, 16, 64}, "head-recorded": {1}}
     # A recorded head has fewer sessions, so other cells.
-    assert systems == {"base": with_head | without, "head-1.5": with_head, "head-recorded": with_head | without}
+    assert systems == {
+        "base": with_head | ngram | {"none", "suffix"},
+        "head-1.5": with_head,
+        "head-recorded": with_head | {"none", "suffix"},
+    }
