@@ -13,6 +13,7 @@ from xml.sax.saxutils import escape
 
 from agentspec.evals.page.plot import THEMES, drawing, shown
 from agentspec.evals.page.row import Files, Row, at_least, mean
+from agentspec.evals.page.served_rows import NAMES
 from agentspec.evals.page.served_rows import SENSITIVITY as FILE
 
 _PARTS = {"memory": "reading memory", "arithmetic": "arithmetic", "passes": "fixed time of a pass"}
@@ -21,6 +22,9 @@ _CONTROLS = ("math_gsm8k", "chat_mt_bench")
 _GROUPS = {False: "agents", True: "controls"}
 """By whether a task is a control."""
 _SINGLE = ("ngram", "eagle3", "suffix")
+
+Content = Mapping[str, Any]
+"""Of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +49,13 @@ class Setting:
         return [cell for cell in self.cells if cell.is_control is is_control]
 
 
+def _content(files: Files) -> Content:
+    return files.get(FILE, {"base": {}, "records": []})
+
+
 def settings(files: Files) -> list[Setting]:
     """The settings in the order of the file, heads by accept length first."""
-    content = files.get(FILE, {"base": {}, "records": []})
+    content = _content(files)
     records: Sequence[Mapping[str, Any]] = content["records"]
     speeds: dict[str, dict[tuple[str, int], dict[str, float]]] = {}
     first: dict[str, Mapping[str, Any]] = {}
@@ -60,12 +68,17 @@ def settings(files: Files) -> list[Setting]:
             _order(first[name], content["base"]),
             Setting(
                 _label(first[name], content["base"]),
-                [_cell(*key, {**speeds["base"].get(key, {}), **cell}) for key, cell in cells.items()],
+                [_cell(*key, _whole(cell, speeds["base"].get(key, {}))) for key, cell in cells.items()],
             ),
         )
         for name, cells in speeds.items()
     ]
     return [setting for _, setting in sorted(found, key=lambda one: one[0])]
+
+
+def _whole(speeds: Mapping[str, float], base: Mapping[str, float]) -> Mapping[str, float]:
+    """All systems of a cell: where only the head differs, those without a head are the base's."""
+    return speeds if "none" in speeds else {**base, **speeds}
 
 
 def _cell(task: str, clients: int, speeds: Mapping[str, float]) -> Cell:
@@ -118,7 +131,42 @@ def block(files: Files, pictures: Mapping[str, str]) -> str:
     picture = shown(
         pictures, f"The hybrid over the best single system in {len(found)} settings; the table has the figures."
     )
-    return "\n".join([*picture, "", *lines, "", f"[File](../evals/results/emulated/{FILE})."])
+    return "\n".join(
+        [*picture, "", *lines, "", *_by_task(_content(files)), "", f"[File](../evals/results/emulated/{FILE})."]
+    )
+
+
+def _by_task(content: Content) -> list[str]:
+    """The table of the base's cells: each system's tokens a second over those of plain decoding."""
+    cells: dict[tuple[str, int], dict[str, Mapping[str, Any]]] = {}
+    for record in content["records"]:
+        if record["setting"] == "base":
+            cells.setdefault((record["task"], record["clients"]), {})[record["system"]] = record
+    kinds = ("ngram", "eagle3", "suffix", "hybrid")
+    titles = ["task", "clients", "plain, tokens/s", *(NAMES[kind] for kind in kinds), "hybrid over the best single"]
+    lines = [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}"]
+    for (task, clients), systems in cells.items():
+        best = {
+            kind: max((one for one in systems.values() if one["system"].startswith(kind)), key=_speed, default=None)
+            for kind in kinds
+        }
+        plain = _speed(systems["none"])
+        columns = [task, str(clients), f"{plain:,.0f}"]
+        columns += ["" if one is None else f"{_speed(one) / plain:.2f} ({_drafted(one)})" for one in best.values()]
+        single = max(_speed(one) for kind, one in best.items() if one is not None and kind in _SINGLE)
+        columns.append("" if best["hybrid"] is None else f"{_speed(best['hybrid']) / single:.2f}")
+        lines.append(f"| {' | '.join(columns)} |")
+    return lines
+
+
+def _speed(record: Mapping[str, Any]) -> float:
+    return float(record["tokens_per_second"])
+
+
+def _drafted(record: Mapping[str, Any]) -> str:
+    """The accept length, and the number of tokens or passes of a system that has one."""
+    _, _, number = record["system"].partition("-")
+    return f"{record['accept_length']:.2f}" + (f", {number}" if number else "")
 
 
 def _range(values: Sequence[float]) -> str:

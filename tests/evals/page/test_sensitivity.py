@@ -17,7 +17,7 @@ BASE = {"none": 100.0, "suffix": 200.0, "eagle3-3": 180.0, "eagle3-5": 250.0, "h
 def records(setting: str, speeds: dict[str, float], tasks: tuple[str, ...] = TASKS, **changes: Any) -> list[Any]:
     same = {"clients": 16, "emulated": "h200-8b", "head": "2.8", "factors": {}, **changes}
     return [
-        {"task": task, "system": system, "tokens_per_second": speed, "setting": setting, **same}
+        {"task": task, "system": system, "tokens_per_second": speed, "accept_length": 2.5, "setting": setting, **same}
         for task in tasks
         for system, speed in speeds.items()
     ]
@@ -46,7 +46,17 @@ def test_the_table_has_what_was_measured(files: dict[str, Any]) -> None:
     assert lines[2].startswith("| head 1.1 | 0.95 (0.95 to 0.95) | – / 1.90 | – / 2.00 | 0.95 (0.95 to 0.95) |")
     assert lines[3].startswith("| head 2.8, the base | 1.20 (1.20 to 1.20) | 3.00 / 3.00 |")
     assert lines[4].startswith("| reading memory takes twice as long | 1.20 ")
-    assert len(lines) == 5 and 'srcset="b.svg"' in text
+    assert lines[5].startswith("| task | clients | plain, tokens/s | NGRAM | EAGLE-3 | ")
+    cell = "100 |  | 2.50 (2.50, 5) | 2.00 (2.50) | 3.00 (2.50, 5) | 1.20 |"
+    assert lines[7:] == [f"| sql_rsl_bird | 16 | {cell}", f"| math_gsm8k | 16 | {cell}", f"| sql_rsl_bird | 1 | {cell}"]
+    assert 'srcset="b.svg"' in text
+
+
+def test_a_rival_of_the_base_alone_is_not_compared_with_another_device(files: dict[str, Any]) -> None:
+    files["sensitivity.json"]["records"] += records("base", {"ngram-12": 400.0}, TASKS[:1])
+    weak, base, slow = sensitivity.settings(files)
+    ratios = [[cell.over_single for cell in one.cells if cell == one.cells[0]] for one in (weak, base, slow)]
+    assert ratios == [[190 / 400], [0.75], [1.2]]
 
 
 def test_the_worst_cell_of_all_settings_is_judged(files: dict[str, Any]) -> None:
