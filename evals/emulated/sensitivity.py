@@ -23,7 +23,7 @@ from agentspec.evals.emulated.clocked_systems import system_named
 from agentspec.evals.emulated.draft_hits import FOLDER as HITS
 from agentspec.evals.emulated.event_clock import serve
 from agentspec.evals.emulated.hollow_models import hollow_model
-from agentspec.evals.emulated.servers import HEAD_STEPS, MAX_ANSWER_TOKENS, RECORDED, head_acceptance
+from agentspec.evals.emulated.servers import HEAD_STEPS, MAX_ANSWER_TOKENS, PUBLISHED, RECORDED, head_acceptance
 from agentspec.evals.files import commit, write_lines
 from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.cells import Cell, plan_cells
@@ -70,10 +70,10 @@ class Setting:
 
 
 def settings() -> list[Setting]:
-    """The base, the other heads, the recorded draft model, the other model, then the parts of the step times."""
+    """The base, the other heads, the published curve, the recorded draft model, the other model, then the parts of the step times."""
     heads = [head for head in HEADS if head != BASE_HEAD]
     base = Setting("base", clients=_BASE_CLIENTS, rivals=_NGRAM)
-    found = [base, *(Setting(f"head-{head}", head=head) for head in heads)]
+    found = [base, *(Setting(f"head-{head}", head=head) for head in (*heads, PUBLISHED))]
     # Too few sessions were recorded with a draft model for more clients.
     found.append(Setting(f"head-{RECORDED}", head=RECORDED, clients=CLIENTS[:1]))
     found.append(Setting("h200-32b", device="h200-32b", tasks=AGENTS[:2]))

@@ -18,6 +18,7 @@ from agentspec.evals.page.served_rows import SENSITIVITY as FILE
 
 _PARTS = {"memory": "reading memory", "arithmetic": "arithmetic", "passes": "fixed time of a pass"}
 _TIMES = {0.5: "half as long", 2.0: "twice as long"}
+_HEADS = {"published": "a head by the published curve", "recorded": "a recorded draft model"}
 _CONTROLS = ("math_gsm8k", "chat_mt_bench")
 _GROUPS = {False: "agents", True: "controls"}
 """By whether a task is a control."""
@@ -90,7 +91,7 @@ def _cell(task: str, clients: int, speeds: Mapping[str, float]) -> Cell:
 
 def _order(record: Mapping[str, Any], base: Mapping[str, str]) -> float:
     """The place of a setting: heads by their number, then the others in the order of the file."""
-    is_head = not record["factors"] and record["emulated"] == base["emulated"] and record["head"] != "recorded"
+    is_head = not record["factors"] and record["emulated"] == base["emulated"] and record["head"] not in _HEADS
     return float(record["head"]) if is_head else float("inf")
 
 
@@ -99,8 +100,8 @@ def _label(record: Mapping[str, Any], base: Mapping[str, str]) -> str:
         return ", ".join(f"{_PARTS[part]} takes {_TIMES[factor]}" for part, factor in record["factors"].items())
     if record["emulated"] != base["emulated"]:
         return str(record["emulated"])
-    if record["head"] == "recorded":
-        return "a recorded draft model"
+    if record["head"] in _HEADS:
+        return _HEADS[record["head"]]
     return f"head {record['head']}" + (", the base" if record["head"] == base["head"] else "")
 
 

@@ -16,7 +16,7 @@ from agentspec.evals.run.cells import Cell
 def test_every_head_and_every_part_of_the_step_times_is_varied() -> None:
     found = settings()
     assert found[0].name == "base" and len({one.name for one in found}) == len(found)
-    assert {one.head for one in found} == {*sensitivity.HEADS, "recorded"}
+    assert {one.head for one in found} == {*sensitivity.HEADS, "published", "recorded"}
     varied = {(part, factor) for one in found for part, factor in one.factors.items()}
     assert varied == {(part, factor) for part in ("memory", "arithmetic", "passes") for factor in (0.5, 2.0)}
     base, slow = found[0].times(), next(one for one in found if one.name == "memory-x2").times()
