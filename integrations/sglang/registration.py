@@ -55,6 +55,7 @@ from agentspec.integrations.sglang.sglang_types import (
     InternalStateComponent,
     InternalStateReply,
     ModelRunner,
+    Req,
     Scheduler,
     ServerArgs,
     TokenizerManager,
@@ -106,6 +107,7 @@ def install() -> None:
     HookRegistry.register(f"{algorithm}.create_worker", _create_worker, HookType.AROUND)
     scheduler = "sglang.srt.managers.scheduler.Scheduler"
     HookRegistry.register(f"{scheduler}.abort_request", _after_abort, HookType.AFTER)
+    HookRegistry.register(f"{scheduler}._abort_on_queued_limit", _at_full_queue, HookType.AROUND)
     HookRegistry.register(f"{scheduler}.on_idle", _on_idle, HookType.BEFORE)
     pool = "sglang.srt.mem_cache.memory_pool.ReqToTokenPool"
     HookRegistry.register(f"{pool}.__init__", _roomier_pool, HookType.AROUND)
@@ -337,6 +339,17 @@ def _after_abort(result: object, scheduler: Scheduler, recv_req: AbortReq) -> ob
     if (drafter := _drafter(scheduler)) is not None:
         drafter.abort(recv_req.rid or "", bool(recv_req.abort_all))
     return result
+
+
+def _at_full_queue(original: Callable[[Scheduler, Req], bool], scheduler: Scheduler, recv_req: Req) -> bool:
+    """A full queue drops the new request or, by priority, one that waits. Either may have run before, until it was
+    retracted."""
+    waiting = set(scheduler.waiting_queue)
+    is_dropped = original(scheduler, recv_req)
+    if (drafter := _drafter(scheduler)) is not None:
+        for request in [recv_req] if is_dropped else waiting.difference(scheduler.waiting_queue):
+            drafter.abort(request.rid, False)
+    return is_dropped
 
 
 def _on_idle(scheduler: Scheduler) -> None:

@@ -309,6 +309,7 @@ class Scheduler(Protocol):
     """A scheduler process."""
 
     draft_worker: object
+    waiting_queue: list[Req]
 
 
 class InternalStateComponent(Protocol):

@@ -29,6 +29,8 @@ _MAX_GROUP_CHARACTERS = 256
 # that the answer is expected to repeat.
 REPLAY_KEY = "replay"
 PREDICTION_KEY = "prediction"
+# How the ids of requests begin that SGLang sends itself whenever somebody asks for /health. Nobody repeats their answers.
+HEALTH_CHECK = "HEALTH_CHECK"
 # A client may send names of any length, so those that are remembered have a bound.
 _MAX_CACHED = 4096
 _MAX_CACHED_CHARACTERS = 1024
@@ -123,7 +125,8 @@ class Tenants:
             options = dict.fromkeys(_OPTIONS, True)
         tenant = self._tenant(request, custom_params)
         namespace = _PRIVATE + str(request.rid) if tenant is None else self._namespace(tenant)
-        keep = tenant is not None and not options.get("no_store", False)
+        no_store = options.get("no_store", False) or str(request.rid).startswith(HEALTH_CHECK)
+        keep = tenant is not None and not no_store
         return Handling(namespace, keep, not options.get("no_draft", False), options.get(_GROUP, ""))
 
     def namespace(self, tenant: str) -> str:

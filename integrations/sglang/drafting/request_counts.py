@@ -27,7 +27,7 @@ Kind = Literal["kept", "private", "no_store", "no_draft"]
 
 kept      its output is learned from
 private   its output is not learned from, because the request names no tenant
-no_store  its output is not learned from, because the request asks for that
+no_store  its output is not learned from, because the request asks for that, or because it is a health check
 no_draft  it gets no drafts, because the request asks for that
 """
 _TEXTS = ("prompts", "outputs")

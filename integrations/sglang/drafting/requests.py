@@ -8,7 +8,7 @@
     it finishes in decode                    finish: it is closed, and its trimmed output joins the global index
     it finishes at prefill                   reap: closes it, because the request says that it is finished
     it has its min_new_tokens                release: it is opened again, and may have drafts from now on
-    it is aborted                            abort: marks it; reap closes it once no decode batch holds it
+    it is aborted, or a full queue drops it  abort: marks it; reap closes it once no decode batch holds it
     it is dropped for lack of memory         reap: closes it, because the request has a reason to finish
     the scheduler is idle                    reap: closes what has ended, because no decode step may follow
 

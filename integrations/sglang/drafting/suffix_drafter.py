@@ -144,6 +144,7 @@ class SuffixDrafter:
         # Drafts are read before the next step is drafted, so one buffer is enough.
         self._buffers = DraftBuffers(1, max_width - 1)
         self._batch: tuple[list[Req], Rows, NDArray[np.int64] | None] | None = None
+        self._order: StreamOrder | None = None
         self._put_off: list[Callable[[], object]] = []
         # Requests whose texts differ from what the scheduler decodes.
         self._astray: list[Req] = []
@@ -224,7 +225,10 @@ class SuffixDrafter:
             self.guarded(self._prefilled, requests, np.array(ends, np.int64), next_tokens)
 
     def _prefilled(self, requests: Sequence[Req], ends: NDArray[np.int64], next_tokens: torch.Tensor) -> None:
-        if self.accepted.stream is None or any(request.output_ids for request in requests):
+        were_retracted = any(request.output_ids for request in requests)
+        if were_retracted and self._order is not None:
+            self._order.interrupted()
+        if self.accepted.stream is None or were_retracted:
             # Tokens that were accepted before must not look like tokens that a retraction dropped.
             self.catch_up()
         padding = self._book.padding(requests)
@@ -271,7 +275,7 @@ class SuffixDrafter:
         ranks = Ranks(group, staging, device)
         if launch is None:
             return None, ranks
-        order = StreamOrder(
+        self._order = StreamOrder(
             launch,
             device,
             self.engine.native,
@@ -282,7 +286,7 @@ class SuffixDrafter:
             max_width=self.max_width,
             failed=self.failed,
         )
-        return order, ranks
+        return self._order, ranks
 
     @property
     def may_draft_now(self) -> bool:

@@ -206,7 +206,8 @@ class VerifyStaging:
             retrieve_index=views.retrieve_index,
             next_token=views.next_token,
             next_sibling=views.next_sibling,
-            mask=mask,
+            # `total` may be more than texts can have. Attention backends have room for texts of all of the context.
+            mask=mask[: rows * width * (self._max_position + 1 + width)],
         )
 
     @property

@@ -25,13 +25,12 @@ from agentspec.integrations.sglang.replay.recorded_answers import Answer, Messag
 from agentspec.integrations.sglang.replay.setting import FREE, REQUESTS, VARIABLE, replay_paths
 from agentspec.integrations.sglang.replay.wire import WIRE_KEY, packed
 from agentspec.integrations.sglang.sglang_types import GenerateReqInput, Tokenizer
-from agentspec.integrations.sglang.tenants import OPTIONS_KEY, REPLAY_KEY, taken_out
+from agentspec.integrations.sglang.tenants import HEALTH_CHECK, OPTIONS_KEY, REPLAY_KEY, taken_out
 
 logger = logging.getLogger("agentspec")
 
 _WARN_SECONDS = 60.0
 _OUTCOMES = ("matched", "carried", "free", "refused", "warm_up")
-_HEALTH_CHECK = "HEALTH_CHECK"
 # Number of latest free requests that are remembered, so that their responses can be marked.
 _MAX_FREE = 1 << 16
 
@@ -251,7 +250,7 @@ class ReplayFront:
 
     def _unmatched(self, obj: GenerateReqInput, prepared: _Miss | None, is_starting: bool) -> None:
         rid = str(getattr(obj, "rid", ""))
-        if is_starting or rid.startswith(_HEALTH_CHECK):
+        if is_starting or rid.startswith(HEALTH_CHECK):
             # The server sends these requests itself.
             self._count("warm_up")
         elif self._is_free:

@@ -556,10 +556,12 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         started = time.perf_counter()
         try:
             worker.stop.least_gain = least_gain
-            with self._clock.timed(partial(self._passes_took, len(batch.reqs))):
-                launched: LaunchedTrees = worker.passes(batch)
-                if self._order is None:
-                    launched.start_copy()
+            start = self._clock.start()
+            launched: LaunchedTrees = worker.passes(batch)
+            if self._order is None and self.suffix.drafts_here:
+                launched.start_copy()
+            # A GPU reports the time some steps later, when the worker may have drafted for another batch.
+            self._clock.stop(start, partial(self._passes_took, len(batch.reqs), worker.num_passes, self._context))
             launched.seconds = time.perf_counter() - started
         except Exception:
             self.suffix.failed("agentspec could not draft with the model; this step has suffix drafts alone")
@@ -661,10 +663,9 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         # Draft-extend reads rows of this width as well.
         self._draft_worker.speculative_num_draft_tokens = width
 
-    def _passes_took(self, rows: int, seconds: float) -> None:
-        passes = self._draft_worker.num_passes
+    def _passes_took(self, rows: int, passes: int, context: int, seconds: float) -> None:
         self.policy.costs.observe_draft(rows, passes, seconds)
-        self.suffix.control.drafted(rows, passes, self._context, seconds)
+        self.suffix.control.drafted(rows, passes, context, seconds)
 
     def _verify_took(self, planned: PlannedStep | None, seconds: float) -> None:
         if planned is not None:

@@ -63,6 +63,7 @@ USED = [
     ("server_args", "ServerArgs.add_cli_args", "parser"),
     ("server_args", "ServerArgs.from_cli_args", "args"),
     ("managers.scheduler", "Scheduler.abort_request", "recv_req"),
+    ("managers.scheduler", "Scheduler._abort_on_queued_limit", "recv_req"),
     ("managers.scheduler", "Scheduler.on_idle", ""),
     ("managers.scheduler", "Scheduler.get_internal_state", "recv_req"),
     ("managers.schedule_batch", "Req.update_finish_state", "new_accepted_len"),

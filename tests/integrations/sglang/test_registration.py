@@ -12,6 +12,11 @@ from agentspec.integrations.sglang import arguments, plugin
 from agentspec.integrations.sglang import registration as algorithm
 
 
+class _Request:
+    def __init__(self, rid: str) -> None:
+        self.rid = rid
+
+
 @pytest.mark.parametrize(
     ("marked", "name", "extra"),
     [
@@ -43,6 +48,22 @@ def test_only_servers_of_agentspec_get_wider_rows(
 
     algorithm._roomier_pool(make, object(), 4, max_context_len=100)
     assert widths == [100 + extra]
+
+
+@pytest.mark.parametrize("pushes_out", [None, "old"])
+def test_what_a_full_queue_drops_is_closed(pushes_out: str | None) -> None:
+    closed: list[tuple[str, bool]] = []
+    other, old, new = map(_Request, ("other", "old", "new"))
+    suffix = SimpleNamespace(abort=lambda rid, everything: closed.append((rid, everything)))
+    scheduler: Any = SimpleNamespace(waiting_queue=[other, old], draft_worker=SimpleNamespace(suffix=suffix))
+
+    def queue_limit(scheduler: Any, request: Any) -> bool:
+        scheduler.waiting_queue = [waiting for waiting in scheduler.waiting_queue if waiting.rid != pushes_out]
+        return pushes_out is None
+
+    request: Any = new
+    assert algorithm._at_full_queue(queue_limit, scheduler, request) is (pushes_out is None)
+    assert closed == [(pushes_out or "new", False)]
 
 
 def test_a_registration_that_failed_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:

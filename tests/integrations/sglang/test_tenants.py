@@ -80,6 +80,11 @@ def test_numbers_name_tenants_too() -> None:
     assert namespace("custom_params.team", custom_params={"team": 7}) == namespace_id("7", None)
 
 
+def test_a_health_check_is_not_learnt_from() -> None:
+    """Probes come all day, and would push out what agents have written."""
+    assert not Tenants("auto", None).handling(request(rid="HEALTH_CHECK_0a1b")).keep
+
+
 def test_options_of_a_request() -> None:
     tenants = Tenants("auto", None)
 

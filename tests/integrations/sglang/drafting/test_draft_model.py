@@ -65,6 +65,34 @@ def drafted(rows: int) -> dict[str, Any]:
     }
 
 
+def launched(drafts_here: bool) -> dict[str, Any]:
+    """Launches the passes of a step whose time is reported after those of another step."""
+    from agentspec.integrations.sglang.workers.hybrid import _Hybrid
+
+    reports: list[Any] = []
+    copies: list[int] = []
+    told: list[tuple[Any, ...]] = []
+    drafter = SimpleNamespace(
+        stop=SimpleNamespace(),
+        num_passes=5,
+        passes=lambda batch: SimpleNamespace(start_copy=lambda: copies.append(1)),
+    )
+    worker: Any = SimpleNamespace(
+        _draft_worker=drafter,
+        _clock=SimpleNamespace(start=lambda: 0.0, stop=lambda start, report: reports.append(report)),
+        _passes_took=lambda *of: told.append(of),
+        _context=700,
+        _order=None,
+        suffix=SimpleNamespace(drafts_here=drafts_here, failed=lambda message: told.append((message,))),
+        counters=SimpleNamespace(add=lambda *of: None),
+    )
+    _Hybrid._launched_passes(worker, SimpleNamespace(reqs=[1, 2]), 0.0)  # type: ignore[arg-type]
+    drafter.num_passes, worker._context = 3, 900
+    for report in reports:
+        report(0.25)
+    return {"copies": len(copies), "told": told}
+
+
 @pytest.mark.skipif(find_spec("sglang") is None, reason="needs SGLang: run `make setup`")
 def test_many_rows_have_shorter_chains_and_the_positions_that_sglang_expects() -> None:
     told = subprocess.run(
@@ -75,7 +103,10 @@ def test_many_rows_have_shorter_chains_and_the_positions_that_sglang_expects() -
         check=False,
     )
     assert told.returncode == 0, told.stderr[-2000:]
-    for rows, found in json.loads(told.stdout.splitlines()[-1]).items():
+    of_passes, of_launches = map(json.loads, told.stdout.splitlines()[-2:])
+    # Only the rank that drafts reads the trees. The time is that of these passes.
+    assert of_launches == [{"copies": copies, "told": [[2, 5, 700, 0.25]]} for copies in (1, 0)]
+    for rows, found in of_passes.items():
         b, passes = int(rows), PASSES[int(rows)]
         assert found["chosen"] == [list(range(passes))] * b and found["shape"] == [b, passes], rows
         assert found["descending"], "an estimate is the product along its path"
@@ -88,3 +119,4 @@ def test_many_rows_have_shorter_chains_and_the_positions_that_sglang_expects() -
 
 if __name__ == "__main__":
     print(json.dumps({rows: drafted(rows) for rows in PASSES}))
+    print(json.dumps([launched(drafts_here) for drafts_here in (True, False)]))

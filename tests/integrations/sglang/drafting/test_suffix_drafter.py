@@ -89,7 +89,7 @@ class Serving:
         drafter.accepted = AcceptedTokens(drafter.engine, lambda rows: drafter.counters.add("draft_errors", rows))
         drafter._buffers = DraftBuffers(1, max_width - 1)
         drafter._batch, drafter._astray, drafter._put_off = None, [], []
-        drafter._kept_costs, drafter._next_keep = None, 0.0
+        drafter._kept_costs, drafter._next_keep, drafter._order = None, 0.0, None
         drafter.control = WidthControl(
             ControlConfig(controller="fixed", length=length),
             None,
@@ -343,6 +343,20 @@ def test_a_request_that_ended_at_its_prefill_is_closed_behind_a_launch(serving: 
     a.is_finished = True
     serving.drafter.idle()
     assert not serving.engine.is_open("a")
+
+
+def test_the_lengths_of_texts_are_told_anew_when_a_request_is_brought_back(serving: Serving) -> None:
+    """A prefill puts the last token into the KV cache too, so the text has one more there than its steps accepted."""
+    interrupted: list[int] = []
+    order: Any = SimpleNamespace(interrupted=lambda: interrupted.append(1))
+    serving.drafter._order = order
+    request = Request()
+    serving.prefill([request])
+    assert not interrupted
+    # Its result is processed before the request is retracted.
+    serving.launched([], [])
+    serving.prefill([request])
+    assert interrupted == [1] and serving.errors == 0
 
 
 def test_what_was_accepted_is_learnt_from_behind_the_launch(serving: Serving) -> None:

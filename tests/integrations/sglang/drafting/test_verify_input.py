@@ -62,6 +62,16 @@ def test_the_full_mask_puts_each_row_s_prefix_before_its_tree() -> None:
     assert roomier.mask.tolist()[: len(expected)] == expected
 
 
+def test_a_mask_is_no_larger_than_the_attention_backends_buffers() -> None:
+    """They have room for texts of all of the context. Upper bounds on the lengths of texts near its end are more."""
+    rows, width, context = len(BATCH), 4, 101
+    memory = staging(full_mask=True)
+    memory.build(BATCH, width)
+    lens = torch.tensor([context - 1, context])
+    tensors = memory.tensors(lens, torch.tensor([[7], [5]]), total=int(lens.sum()) + 2 * rows * 8)
+    assert width * (int(lens.sum()) + rows * width) <= len(tensors.mask) <= rows * width * (context + width)
+
+
 def test_a_step_s_tensors_hold_until_its_part_of_the_memory_is_used_again() -> None:
     memory = staging()
     first = tensors_of(memory)
