@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from http_server import Handler, listening
 
 
 @dataclass(frozen=True)
@@ -38,41 +38,19 @@ def completion_body(text: str, model: str) -> bytes:
 def chat_server(script: Script, *, models: bytes = b"", key: str = "") -> Iterator[str]:
     """Yields the base URL. `models` is the answer to every GET; with a `key`, requests without it fail."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Chat(Handler):
         def do_GET(self) -> None:
-            self.reply(Reply(status=200 if models else 501, body=models))
+            self.reply(200 if models else 501, models)
 
         def do_POST(self) -> None:
-            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            request = self.content()
             said = script(request) if not key or self.headers["Authorization"] == f"Bearer {key}" else 401
             if isinstance(said, str):
                 said = Reply(body=completion_body(said, request["model"]))
             elif isinstance(said, int):
                 said = Reply(status=said)
-            self.reply(said)
-
-        def reply(self, said: Reply) -> None:
             time.sleep(said.seconds)
-            try:
-                self.send_response(said.status)
-                headers = {"Content-Type": "application/json", "Content-Length": str(len(said.body)), **said.headers}
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(said.body)
-            except (BrokenPipeError, ConnectionResetError):
-                # The client has disconnected.
-                pass
+            self.reply(said.status, said.body, said.headers)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(Chat) as url:
+        yield f"{url}/v1"

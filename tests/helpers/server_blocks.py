@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from http_server import Handler, listening
 
 BLOCK: dict[str, Any] = {
     "active": True,
@@ -58,28 +57,15 @@ def served(pages: dict[str, Any]) -> Iterator[str]:
     repeated. Any other value is sent as JSON.
     """
 
-    class Handler(BaseHTTPRequestHandler):
+    class Pages(Handler):
         def do_GET(self) -> None:
             page = pages.get(self.path, 404)
             if isinstance(page, list):
                 page = page.pop(0) if len(page) > 1 else page[0]
-            body = page if isinstance(page, str) else json.dumps(page)
-            self.send_response(page if isinstance(page, int) else 200)
-            self.end_headers()
-            self.wfile.write(body.encode())
+            self.reply(page if isinstance(page, int) else 200, page.encode() if isinstance(page, str) else page)
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Logs nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with listening(Pages) as url:
+        yield url
 
 
 def info(*blocks: dict[str, Any] | None) -> dict[str, Any]:

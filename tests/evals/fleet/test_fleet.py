@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from http_server import Handler, listening
 
 from agentspec.errors import StoreUnavailableError
 from agentspec.evals.clients.client import Reply
@@ -80,23 +79,13 @@ def test_a_store_survives_the_loss_of_its_server(kind: str, tmp_path: Path) -> N
 def test_the_router_passes_on_what_tells_tenants_apart(tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
 
-    class Replica(BaseHTTPRequestHandler):
+    class Replica(Handler):
         def do_GET(self) -> None:
-            self._answer({"status": "ok", "data": [{"id": "m"}]})
+            self.reply(200, {"status": "ok", "data": [{"id": "m"}]})
 
         def do_POST(self) -> None:
-            seen.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self._answer({"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": []})
-
-        def _answer(self, content: dict[str, Any]) -> None:
-            body = json.dumps(content).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None: ...
+            seen.append(self.content())
+            self.reply(200, {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": []})
 
     told = {
         "cache_salt": "a",
@@ -104,13 +93,9 @@ def test_the_router_passes_on_what_tells_tenants_apart(tmp_path: Path) -> None:
         "custom_params": {"agentspec": {"no_store": True}},
         "prediction": {"type": "content", "content": "c"},
     }
-    with ThreadingHTTPServer(("127.0.0.1", 0), Replica) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        replicas = [RunningServer(f"http://127.0.0.1:{server.server_port}")]
-        with Router(replicas, "round_robin", tmp_path / "router.log") as router:
-            messages = [{"role": "user", "content": "d"}]
-            router.post("/v1/chat/completions", {"model": "m", "messages": messages} | told)
-        server.shutdown()
+    messages = [{"role": "user", "content": "d"}]
+    with listening(Replica) as url, Router([RunningServer(url)], "round_robin", tmp_path / "router.log") as router:
+        router.post("/v1/chat/completions", {"model": "m", "messages": messages} | told)
     assert [{name: body.get(name) for name in told} for body in seen] == [told]
 
 

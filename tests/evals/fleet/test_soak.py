@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from http_server import Handler, listening
 
 from agentspec.evals.fleet import soak
 from agentspec.evals.fleet.fleet import Store
@@ -58,7 +57,7 @@ def test_bars_of_a_soak(change: dict[str, Any], named: str) -> None:
     assert all(goals) == (not named)
 
 
-class FakeReplica(BaseHTTPRequestHandler):
+class FakeReplica(Handler):
     """Answers with the prompt's last token again, refuses bad parameters, and gives every 40th answer wrong."""
 
     protocol_version = "HTTP/1.1"
@@ -70,7 +69,7 @@ class FakeReplica(BaseHTTPRequestHandler):
         self._reply(200, {"internal_states": [{"agentspec": state}]})
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.content()
         sampling, tokens = body["sampling_params"], body["input_ids"]
         is_bad = min(sampling["max_new_tokens"], sampling.get("temperature", 0)) < 0 or max(tokens) > 1 << 30
         if is_bad or "custom_params" in sampling:
@@ -93,30 +92,15 @@ class FakeReplica(BaseHTTPRequestHandler):
             time.sleep(pause)
             self.wfile.write(data)
 
-    def log_message(self, *words: object) -> None:
-        pass
-
-
-class BusyServer(ThreadingHTTPServer):
-    """Takes all connections of a burst, also where it comes late to accept them."""
-
-    request_queue_size = 128
-
 
 def test_a_soak_counts_calls_wrong_answers_and_memory() -> None:
-    server = BusyServer(("127.0.0.1", 0), FakeReplica)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        url = f"http://127.0.0.1:{server.server_port}"
+    with listening(FakeReplica) as url:
         replica = Server("model", "AGENTSPEC", log=Path("/dev/null"))
         replica.url = url
         asker = soak.short_asker([[1, 2, 3], [4, 5], [6]], tokens=2)
         assert asker.ask(url, asker.questions, 1).figures()["calls"] == 3
         store = Store("sqlite:///none", lambda: None, None)
         found = soak.soak(asker, [replica], store, [url], 0.0, 200, 0)
-    finally:
-        server.shutdown()
-        server.server_close()
     assert found["calls"] >= 200 and found["lost"] == found["hung"] == found["not_refused"] == 0
     assert found["changed"] >= 200 // 40
     assert set(found["bad_requests"]) == {"400"} and found["bad_requests"]["400"] == found["bursts"]
