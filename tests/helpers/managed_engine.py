@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from byte_tokenizer import write_byte_tokenizer
 from engine_texts import by_counts, drafted, ids
+from replicas import until
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
@@ -73,13 +73,11 @@ class ManagedEngine:
         return self.ended_job(answer.json()["job"]["id"])
 
     def ended_job(self, job_id: str) -> dict[str, Any]:
-        deadline = time.monotonic() + 60.0
-        while time.monotonic() < deadline:
-            job: dict[str, Any] = self.client.get(f"/agentspec/jobs/{job_id}").json()
-            if job["finished"]:
-                return job
-            time.sleep(0.01)
-        raise AssertionError(f"the job has not ended: {job}")
+        def job() -> dict[str, Any]:
+            return self.client.get(f"/agentspec/jobs/{job_id}").json()
+
+        until(lambda: job()["finished"], 60.0)
+        return job()
 
     def add(self, name: str, documents: Sequence[str | list[int]], **to: Any) -> dict[str, Any]:
         """Adds a corpus; returns its job once the corpus is attached or the job has failed."""

@@ -81,9 +81,10 @@ class Replica:
         return self.engine.stats().outputs
 
 
-def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    """Waits until other threads have made the condition true."""
+def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """Waits until others have made the condition true; returns what it then says."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, "it did not come about in time"
         time.sleep(0.005)
+    return found

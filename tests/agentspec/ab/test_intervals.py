@@ -16,12 +16,6 @@ def test_the_ratio_is_that_of_the_sums() -> None:
     assert rate is not None and rate.value == pytest.approx(2.0)
 
 
-def test_equal_ratios_of_all_units_leave_no_doubt() -> None:
-    b = np.array([2.0, 1.0, 3.0])
-    found = ratio_of_sums([3 * b], [b])
-    assert found is not None and found.low == pytest.approx(3.0) and found.high == pytest.approx(3.0)
-
-
 def test_two_units_have_no_interval_and_an_empty_sum_no_ratio() -> None:
     found = ratio_of_sums([np.ones(2)], [np.ones(2)])
     assert found is not None and (found.low, found.high) == (None, None)

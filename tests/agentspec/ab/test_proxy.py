@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import httpx
 import pytest
 from chat_server import Reply, Script, chat_server
+from replicas import until
 
 from agentspec.ab.calls import Call
 from agentspec.ab.proxy import RecordingProxy
@@ -41,10 +41,7 @@ def asked(
 
 def taken(proxy: RecordingProxy) -> list[Call]:
     """The calls of the proxy, which notes a streamed answer shortly after the client has read it."""
-    deadline = time.monotonic() + 10
-    while not (calls := proxy.take()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return calls
+    return until(proxy.take, 10.0)
 
 
 def test_a_call_is_passed_on_unchanged_and_recorded_under_its_task() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from replicas import until
 from server_parity import Reference, assert_parity
 from server_requests import ARGUMENTS, MODEL, generate, greedy_requests, state_of
 
@@ -98,11 +98,7 @@ def test_a_restarted_server_knows_its_step_times(tmp_path: Path) -> None:
         generate(first, prompts, 2)
         before = control(first)
         # The scheduler keeps them when it becomes idle.
-        deadline = time.monotonic() + 20
-        while not (files := list(tmp_path.glob("step-times-*.json"))):
-            assert time.monotonic() < deadline, f"nothing was kept of {before['steps_observed']} steps"
-            time.sleep(0.1)
-    (kept,) = files
+        (kept,) = until(lambda: list(tmp_path.glob("step-times-*.json")), 20.0)
     learned = Profile.load(kept)
     assert learned.target.seconds(0, 1) * 1e3 == pytest.approx(before["delta_ms"] + before["gamma_us"] / 1e3, rel=0.5)
     with server("second") as second:

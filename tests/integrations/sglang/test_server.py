@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 import urllib.error
 from typing import Any
 
 import pytest
+from replicas import until
 from server_requests import CONTEXT_LENGTH, assert_same, chat_prompts, corpus_requests, generate, state_of, tokens_of
 
 from agentspec.integrations.servers.server import Server
@@ -86,10 +86,7 @@ def test_aborted_requests_leave_nothing_behind(plain: Server, agentspec: Server)
 def test_an_idle_server_holds_no_request(agentspec: Server) -> None:
     """Even a request that ends with its prefill is released, although no decode step follows."""
     generate(agentspec, [body(chat_prompts(1, seed=122)[0], max_new_tokens=1)], 1)
-    deadline = time.monotonic() + 10
-    while state_of(agentspec)["engine"]["open_requests"]:
-        assert time.monotonic() < deadline, "the request is still open"
-        time.sleep(0.05)
+    until(lambda: not state_of(agentspec)["engine"]["open_requests"], 10.0)
 
 
 def _ignore_errors(server: Server, request: dict[str, Any]) -> None:

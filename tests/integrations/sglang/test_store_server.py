@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from replicas import until
 from server_requests import ARGUMENTS, MODEL, assert_same, chat_prompts, from_outputs, generate, state_of, tokens_of
 
 from agentspec.cli import main
@@ -34,13 +34,6 @@ def server(folder: Path, name: str, url: str, **environment: str) -> Server:
         arguments=(*ARGUMENTS, "--enable-metrics", "--served-model-name", "sql"),
         environment={"AGENTSPEC_STORE": url, "AGENTSPEC_NAMESPACE_FROM": "custom_params.team", **environment},
     )
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20.0
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.05)
 
 
 @dataclass

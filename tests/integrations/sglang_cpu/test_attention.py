@@ -132,27 +132,15 @@ def test_decoding_stores_the_new_token_first():
 
 
 @pytest.mark.parametrize("batch", BATCHES[1:])
-@pytest.mark.parametrize("nodes", [1, 2, 7])
-def test_a_tree_sees_its_prefix_and_its_marked_nodes(batch, nodes):
-    drawn = batch.draw(seed=3)
-    mask = torch.rand(len(batch.lens), nodes, nodes) < 0.4
-    mask |= torch.eye(nodes, dtype=torch.bool)
-    query = torch.randn(len(batch.lens) * nodes, batch.heads, batch.key_dim)
-    sees = []
-    for request, length in enumerate(batch.lens):
-        for node in range(nodes):
-            marked = [length - nodes + other for other in range(nodes) if mask[request, node, other]]
-            sees.append((request, [*range(length - nodes), *marked]))
-    got = extend(query, drawn, [nodes] * len(batch.lens), mask=mask.flatten())
-    torch.testing.assert_close(got, by_definition(query, sees, drawn, 0.3))
-
-
-@pytest.mark.parametrize("batch", BATCHES[2:])
+@pytest.mark.parametrize("nodes", [1, 2, 7, None])
 @pytest.mark.parametrize("seed", range(3))
-def test_trees_of_differing_sizes_see_their_prefix_and_their_marked_nodes(batch, seed):
+def test_trees_see_their_prefix_and_their_marked_nodes(batch, nodes, seed):
+    """All trees have this number of nodes, or each another number."""
     drawn = batch.draw(seed=seed)
     generator = torch.Generator().manual_seed(seed)
-    lens = [1, *(int(torch.randint(2, n, (), generator=generator)) for n in batch.lens[1:])]
+    lens = [nodes] * len(batch.lens)
+    if nodes is None:
+        lens = [1, *(int(torch.randint(2, n, (), generator=generator)) for n in batch.lens[1:])]
     masks = [(torch.rand(n, n, generator=generator) < 0.4) | torch.eye(n, dtype=torch.bool) for n in lens]
     query = torch.randn(sum(lens), batch.heads, batch.key_dim, generator=generator)
     sees = []

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from replicas import until
 from store_case import SCOPE, A, B, C, data, drain
 
 from agentspec.errors import StoreError, StoreResetError, StoreUnavailableError
@@ -284,6 +285,4 @@ def test_closing_wakes_no_one_and_leaves_no_connection(server: RedisServer) -> N
         thread.join()
     for each in (*readers, *stores):
         each.close()
-    deadline = time.monotonic() + 20
-    while len(server.command("CLIENT", "LIST").splitlines()) > 1:
-        assert time.monotonic() < deadline
+    until(lambda: len(server.command("CLIENT", "LIST").splitlines()) <= 1, 20.0)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import redis.exceptions
 from every import every
+from replicas import until
 from store_case import SCOPE, A, B, data, drain
 
 from agentspec.errors import StoreError, StoreUnavailableError
@@ -40,7 +40,7 @@ def test_sentinels_lead_to_the_master_and_to_the_next_one(tmp_path: Path) -> Non
             store.append([(A, b"1")])
             assert data(drain(reader)) == [b"1"]
             assert master.command("WAIT", 1, 10_000) == 1
-            _wait_for(lambda: sentinel.command("SENTINEL", "REPLICAS", "agents"))
+            until(lambda: sentinel.command("SENTINEL", "REPLICAS", "agents"))
             master.kill()
             deadline, attempts = time.monotonic() + DEADLINE, 0
             while True:
@@ -79,8 +79,8 @@ def test_a_cluster_is_used_at_the_nodes_that_have_the_slots(tmp_path: Path) -> N
         # `two` has all slots, and `one` is a node without slots.
         two.command("CLUSTER", "ADDSLOTS", *range(16384))
         for server in (one, two):
-            _wait_for(lambda server=server: b"cluster_state:ok" in server.command("CLUSTER", "INFO"))
-            _wait_for(lambda server=server: server.command("CLUSTER", "SLOTS"))
+            until(lambda server=server: b"cluster_state:ok" in server.command("CLUSTER", "INFO"))
+            until(lambda server=server: server.command("CLUSTER", "SLOTS"))
         for server in (one, two):
             server.command(*acl_rules("drafter", cluster=True).split(), ">pw")
         url = f"redis-cluster://drafter:pw@127.0.0.1:{free_port()},127.0.0.1:{one.port}"
@@ -117,13 +117,6 @@ def test_a_cluster_that_lacks_slots_is_unavailable(tmp_path: Path) -> None:
             open_store(f"redis-cluster://127.0.0.1:{server.port}", SCOPE)
         with pytest.raises(StoreUnavailableError):
             open_store(server.url, SCOPE)
-
-
-def _wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 CLASSES = {

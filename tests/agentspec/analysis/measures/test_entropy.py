@@ -43,11 +43,6 @@ def test_entropy_is_the_weighted_mean_over_contexts_of_two_outputs(seed: int) ->
     assert output_entropy(outputs, 3).value == pytest.approx(by_dictionary(outputs, 3))
 
 
-def test_what_always_follows_has_no_entropy() -> None:
-    outputs = [np.arange(20, dtype=np.int32)] * 3
-    assert output_entropy(outputs).value == 0.0
-
-
 @pytest.mark.parametrize("outputs", [[], [np.zeros(0, np.int32)], [np.zeros(9, np.int32)]])
 def test_one_output_has_no_entropy(outputs: list[np.ndarray]) -> None:
     entropy = output_entropy(outputs)
@@ -119,11 +114,6 @@ def test_tokens_are_dealt_to_where_they_stood_before(seed: int) -> None:
         sum(own[i] == a and other[i] == b for i in range(len(own))) for a, b in ((1, 0), (0, 1), (1, 1), (0, 0))
     ]
     assert repeated_tokens(outputs[0], prompt, OutputRuns(outputs)).tolist() == expected
-
-
-def test_what_an_output_repeats_of_itself_does_not_count() -> None:
-    output = np.tile(np.arange(RUN, dtype=np.int32), 4)
-    assert repeated_tokens(output, np.zeros(1, np.int32), OutputRuns([output])).tolist() == [0, 0, 0, len(output)]
 
 
 def test_shares_sum_to_one_and_are_none_of_nothing() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -172,15 +171,6 @@ def test_intervals_of_a_few_calls_hold_the_ratio_of_a_whole_log() -> None:
         interval = found.interval()
         held.append(interval["low"] <= whole[0].sum() / whole[1].sum() <= interval["high"])
     assert 0.84 < np.mean(held) < 0.97
-
-
-def test_intervals_narrow_as_sessions_are_added() -> None:
-    widths = []
-    for sessions in (10, 40, 160):
-        interval = ratio_interval(*drawn(sessions, 4, np.random.default_rng(2)))
-        assert interval is not None
-        widths.append(math.log(interval["high"] / interval["low"]))
-    assert widths[0] > 1.5 * widths[1] > 2.25 * widths[2]
 
 
 def test_one_session_is_taken_as_its_items() -> None:

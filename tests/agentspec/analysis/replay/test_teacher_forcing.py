@@ -23,10 +23,6 @@ def test_accepted_nodes(truth: list[int], accepted: list[int]) -> None:
     assert accepted_nodes(TREE, truth) == accepted
 
 
-def test_an_empty_draft_accepts_nothing() -> None:
-    assert accepted_nodes(Draft([], []), [1, 2]) == []
-
-
 def call(prompt: list[int], output: list[int]) -> Call:
     return Call("s", "t", "r", (np.array(prompt, dtype=np.int32),), np.array(output, dtype=np.int32))
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
+from replicas import until
 
 from agentspec.errors import ConfigError, ManagementError
 from agentspec.integrations.sglang.admin.jobs import Job, JobCancelled, Jobs
 
 
 def ended(jobs: Jobs, job_id: str) -> dict[str, Any]:
-    deadline = time.monotonic() + 30.0
-    while not jobs.find(job_id)["finished"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    until(lambda: jobs.find(job_id)["finished"])
     return jobs.find(job_id)
 
 
