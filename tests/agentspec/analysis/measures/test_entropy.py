@@ -116,6 +116,11 @@ def test_tokens_are_dealt_to_where_they_stood_before(seed: int) -> None:
     assert repeated_tokens(outputs[0], prompt, OutputRuns(outputs)).tolist() == expected
 
 
+def test_what_an_output_repeats_of_itself_does_not_count() -> None:
+    output = np.tile(np.arange(RUN, dtype=np.int32), 4)
+    assert repeated_tokens(output, np.zeros(1, np.int32), OutputRuns([output])).tolist() == [0, 0, 0, len(output)]
+
+
 def test_shares_sum_to_one_and_are_none_of_nothing() -> None:
     found = shares(np.array([1, 2, 3, 1]))
     assert found is not None and sum(found.values()) == pytest.approx(1.0, abs=1e-5)
