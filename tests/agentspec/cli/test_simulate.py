@@ -34,6 +34,14 @@ def test_the_command_writes_what_it_shows(tmp_path: Path, capsys: pytest.Capture
     assert all(row["width_mean"] == 1 and row["accept_length"] == 1 for row in plain)
 
 
+def test_the_same_command_gives_the_same_figures(tmp_path: Path) -> None:
+    contents = []
+    for name in ("a", "b"):
+        assert main([*SMALL, "--arrivals", "gamma:0.1:2", "--json", str(tmp_path / name)]) == 0
+        contents.append(json.loads((tmp_path / name).read_text())["rows"])
+    assert contents[0] == contents[1]
+
+
 def test_what_serving_takes_is_in_the_latency(tmp_path: Path) -> None:
     serving = ServingCosts(request_seconds=1.0, prefill=StepCost(0, 0, 2.0), step=StepCost(0, 0, 0.5))
     profile = find_profile("smartspec-a100-7b")
