@@ -292,6 +292,7 @@ class Sharing(Publisher):
                     continue
                 # The log holds the same outputs, but they must be indexed again.
                 self._failed("loading a snapshot", error)
+                self._leave_to_readers(namespace, error)
                 loaded = Loaded(self._tail(namespace, room))
                 break
         ids = loaded.output_ids.tolist()
@@ -322,7 +323,13 @@ class Sharing(Publisher):
             self._delete(record)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it, others follow; _failed() logs it
             self.refused(error)
+            self._leave_to_readers(entry.namespace, error)
         return False
+
+    def _leave_to_readers(self, namespace: str, error: Exception) -> None:
+        """A snapshot from here would hide from those who can read it what this replica cannot."""
+        if isinstance(error, RecordError) and error.is_readable_elsewhere:
+            self._keeper.leave_out(namespace)
 
     def _add(self, entry: Entry, record: OutputRecord) -> bool:
         namespace = entry.namespace
