@@ -19,6 +19,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -187,7 +188,9 @@ class Sharing(Publisher):
         return any(thread.is_alive() for thread in self._threads)
 
     def _write(self) -> None:
-        self._writer.run(self._retries["writer"], self._stopping)
+        # The process that publishes outputs may end.
+        with suppress(EOFError):
+            self._writer.run(self._retries["writer"], self._stopping)
 
     # The follower's thread.
 
