@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from agentspec.engine import request_hash
 from agentspec.errors import (
     AgentspecError,
     RecordError,
@@ -310,8 +311,9 @@ class Sharing(Publisher):
         until = self._tombstones.of_namespaces().get(namespace, 0.0)
         expired = self._keeper.expired_before()
         self._engine.expire(namespace, max(int(until) + 1 if until else 0, expired))
+        hashes = frozenset((loaded.output_ids >> 32).tolist())
         for of, request_id in self._tombstones.of_requests():
-            if of in (namespace, ANY_NAMESPACE):
+            if of in (namespace, ANY_NAMESPACE) and request_hash(request_id) in hashes:
                 self._engine.delete_request(namespace, request_id)
 
     def _take(self, entry: Entry) -> bool:

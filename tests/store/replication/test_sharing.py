@@ -19,6 +19,7 @@ from agentspec.store.base import CONTROL, Store
 from agentspec.store.codec import Codec
 from agentspec.store.config import SharingConfig
 from agentspec.store.records import ANY_NAMESPACE, Deletion, OutputRecord
+from agentspec.store.replication.deletion import announce
 from agentspec.store.replication.sharing import Sharing
 from agentspec.store.urls import open_store
 
@@ -210,6 +211,26 @@ def test_a_deleted_request_is_forgotten_everywhere(store: Store) -> None:
             assert replica.drafts([5], B) == [6, 7]
         store.append([(CONTROL, CODEC.encode(CONTROL, Deletion(ANY_NAMESPACE, "r1", time.time())))])
         until(lambda: one.num_outputs() == other.num_outputs() == 1)
+
+
+def test_a_start_deletes_what_a_snapshot_has_of_deleted_requests(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Replica(store, max_growing_tokens=64) as first:
+        for number in range(4):
+            first.finish(f"r{number}", list(range(100 * number, 100 * number + 80)))
+        first.engine.flush()
+        first.sharing.keep_now()
+    announce(store, CODEC, [Deletion(ANY_NAMESPACE, f"r{number}", time.time()) for number in range(2, 50)])
+    deleted: list[str] = []
+    delete_request = Engine.delete_request
+
+    def noting(engine: Engine, namespace: str, request_id: str) -> int:
+        deleted.append(request_id)
+        return delete_request(engine, namespace, request_id)
+
+    monkeypatch.setattr(Engine, "delete_request", noting)
+    with Replica(store) as second:
+        assert second.num_outputs() == 2
+        assert sorted(deleted) == ["r2", "r3"]
 
 
 def test_a_deleted_tenant_is_forgotten_everywhere_and_may_go_on(store: Store) -> None:
