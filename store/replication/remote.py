@@ -232,9 +232,7 @@ class SharingProcess(Publisher):
 class _EngineDoor:
     """The calls of a RemoteEngine."""
 
-    def __init__(
-        self, engine: Engine, heard: Callable[[dict[str, Any]], None], is_cleared: Callable[[], bool]
-    ) -> None:
+    def __init__(self, engine: Engine, heard: Callable[[dict[str, Any]], None], is_cleared: Callable[[], bool]) -> None:
         self._engine = engine
         self._is_cleared = is_cleared
         self.store_health = heard
