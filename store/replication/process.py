@@ -92,8 +92,7 @@ class RemoteEngine:
         return int(self._channel.call("delete_request", namespace, request_id))
 
     def namespaces(self) -> list[NamespaceStats]:
-        found: list[NamespaceStats] = self._channel.call("namespaces")
-        return found
+        return [NamespaceStats(*stats) for stats in self._channel.call("namespaces")]
 
     def snapshot(self, namespace: str) -> Snapshot:
         """The segments' bytes are fetched when they are first converted to an array."""
