@@ -112,6 +112,7 @@ class Keeper:
             self._expire(now, thoroughly)
             if not self._store.lease(self._owner, 3 * self._config.keep_seconds + 30.0):
                 self._held_lease = False
+                self._next_thorough = 0.0
                 with self._lock:
                     self._grown.clear()
                 self._advance_all()
@@ -119,8 +120,8 @@ class Keeper:
             if not self._held_lease:
                 # What changed since its last snapshot, only the one who held it before could tell.
                 self._held_lease = True
-                self._kept_tokens.clear()
-                self._next_thorough = 0.0
+                if not self._snapshots_stopped:
+                    self._kept_tokens.clear()
             errors: list[StoreError] = []
             if thoroughly or now >= self._next_snapshots:
                 self._write_snapshots(errors)

@@ -355,6 +355,17 @@ def test_who_writes_no_snapshots_remembers_no_log_and_leaves_the_lease(store: St
         until(lambda: (one.sharing.keep_now(), num_read(one))[1] == 0)
 
 
+def test_a_lease_that_was_left_and_taken_again_brings_no_full_check(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Replica(store) as one:
+        assert isinstance(one.sharing, Sharing)
+        one.sharing.engine_cleared()
+        one.sharing.keep_now()
+        monkeypatch.delattr(type(store), "namespaces")
+        one.sharing._keeper.run()
+
+
 @pytest.mark.parametrize("has_lease", [False, True])
 def test_a_replica_without_the_key_hides_nothing_from_those_with_it(store: Store, has_lease: bool) -> None:
     key = bytes(range(32))
