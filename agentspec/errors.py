@@ -101,6 +101,11 @@ class RecordError(StoreError, ValueError):
         super().__init__(message, fault)
         self.fault = fault
 
+    @property
+    def is_readable_elsewhere(self) -> bool:
+        """Whether a replica of a later version, or with another key, may read the bytes."""
+        return self.fault in ("newer", "encrypted")
+
     def __str__(self) -> str:
         return str(self.args[0])
 

@@ -107,7 +107,7 @@ def _unreadable(scope: Scope, fault: str, n: int) -> Finding:
         means=f"they are {fault}, so servers skip them",
         remedy="pass the key that servers have with --key-file"
         if fault == "encrypted"
-        else "`agentspec store verify` names them, `agentspec store compact` removes what is damaged",
+        else "`agentspec store verify` names them, with --delete-damaged it removes what is damaged",
     )
 
 

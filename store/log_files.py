@@ -28,6 +28,7 @@ from agentspec.analysis.replay import Call, SessionReader, Tokenizer, check_sess
 from agentspec.config import MAX_TOKEN_IDS, EngineConfig
 from agentspec.engine import request_hash
 from agentspec.errors import ConfigError
+from agentspec.store.record_layout import pack_output
 from agentspec.store.records import OutputRecord
 
 # This number of lines shares tokenized text, which bounds the memory.
@@ -89,6 +90,8 @@ class LogFiles:
                 continue
             try:
                 outputs = self._outputs(json.loads(line), reader)
+                for output in outputs:
+                    pack_output(output.record)
             except ConfigError:
                 raise
             except (ValueError, RecursionError) as error:

@@ -20,9 +20,9 @@ BROKEN_SECONDS = 5.0
 _NAMESPACE = re.compile(r"[0-9a-f]{32}|")
 
 
-def is_namespace(name: str) -> bool:
+def is_namespace(name: object) -> bool:
     """Whether it is a namespace or CONTROL."""
-    return _NAMESPACE.fullmatch(name) is not None
+    return isinstance(name, str) and _NAMESPACE.fullmatch(name) is not None
 
 
 def check_namespace(namespace: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 from collections.abc import Callable
 from typing import TypeVar
@@ -67,6 +68,8 @@ def _start(settings: Settings, engine: Engine, scope: Scope, url: str, password:
     else:
         # The Redis client is Python, in which the scheduler's thread would wait for the GIL.
         sharing = SharingProcess(engine, url, scope, config, password=password, key=_store_key(settings))
+    # A scheduler that is told to shut down ends as any program does. Outputs may wait for the store then.
+    atexit.register(sharing.close)
     if not sharing.start():
         logger.warning(
             "agentspec: the store %s was not loaded within %g s; it goes on while the server runs",

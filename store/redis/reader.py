@@ -11,8 +11,8 @@ from typing import Any
 
 from agentspec.errors import StoreError, StoreResetError
 from agentspec.store.base import CONTROL, Entry, Scope
-from agentspec.store.redis.keys import NEWS_LENGTH, RedisKeys
-from agentspec.store.redis.nodes import Command, RedisNodes, Session, whole
+from agentspec.store.redis.keys import MODELS, NEWS_LENGTH, RedisKeys
+from agentspec.store.redis.nodes import Command, RedisNodes, Session, passable, whole
 from agentspec.store.rules import BROKEN_SECONDS, is_namespace
 
 START = "0-0"
@@ -38,6 +38,7 @@ class RedisReader:
     def __init__(self, nodes: RedisNodes, scope: Scope, positions: dict[str, str], timeout: float) -> None:
         self.broken: dict[str, str] = {}
         self._nodes = nodes
+        self._scope = scope
         self._keys = RedisKeys(scope)
         # A blocking read must end before the connection's time-out.
         self._block = min(1.0, timeout / 2)
@@ -120,7 +121,10 @@ class RedisReader:
 
     def _start(self, session: Session) -> None:
         if session.call("GET", self._keys.epoch) is None:
-            # Written only if missing, because a full or read-only server can still be followed.
+            # Written only if missing, because a full or read-only server can still be followed. Whoever writes the epoch
+            # enters the model, which was lost with it.
+            enter: Command = ("HSETNX", MODELS, self._scope.model, self._scope.tokenizer)
+            self._nodes.run(MODELS, lambda other: passable(other.batch([enter])))
             session.call("SET", self._keys.epoch, secrets.token_hex(8), "NX")
         answers = session.read(
             [

@@ -321,9 +321,12 @@ class RedisStore:
             try:
                 answers = session.transaction([change])
             except Exception as error:
-                if not is_full(error) or holder != value:
+                if not is_full(error):
                     raise
-                # A full server needs maintenance most, and nobody else can take the lease while it is full.
+                # A full server needs maintenance most. Whoever has the lease keeps it. If nobody has, it cannot be taken
+                # until there is room; all trim meanwhile, which does no harm, and none can write snapshots.
+                if holder != value:
+                    return seconds > 0
                 change = ("EXPIRE", key, -(-milliseconds // 1000)) if seconds > 0 else change
                 return bool(session.call(*change)) and seconds > 0
             return None if answers is None else bool(whole(answers)) and seconds > 0

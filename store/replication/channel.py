@@ -32,21 +32,21 @@ class Channel:
         self._socket = connected
         self._lock = threading.Lock()
         self._num_calls = 0
+        self._num_answers = 0
 
     def call(self, name: str, *arguments: Any, timeout: float | None = None) -> Any:
         """Calls a method at the other end and returns its result, or raises the error that it raised. Raises
-        StoreUnavailableError if there is no answer within `timeout` seconds; the answer is then skipped later."""
-        wait = -1.0 if timeout is None else timeout
-        if not self._lock.acquire(timeout=wait):
-            raise StoreUnavailableError(f"the store's process is busy for more than {timeout} s")
+        StoreUnavailableError if there is no answer within `timeout` seconds, or another call without a time-out is under
+        way. The answer is then skipped later. Until it came no other call is sent: where nobody takes calls out of the
+        socket, it is full some time, and sending would wait for ever."""
+        if not self._lock.acquire(blocking=timeout is None):
+            raise StoreUnavailableError("the store's process is busy with another call")
         try:
+            while self._num_answers < self._num_calls:
+                self._answer(timeout)
             self._num_calls += 1
-            self._send((self._num_calls, name, arguments))
-            number = 0
-            while number != self._num_calls:
-                if timeout is not None and not self._is_readable(timeout):
-                    raise StoreUnavailableError(f"the store's process did not answer within {timeout} s")
-                number, is_error, result = self._receive()
+            self._send((name, arguments))
+            is_error, result = self._answer(timeout)
         except OSError as error:
             raise EOFError("the channel is closed") from error
         finally:
@@ -59,15 +59,15 @@ class Channel:
         """Answers calls with methods of `handlers` until the other end is closed."""
         with suppress(EOFError, OSError):
             while True:
-                number, name, arguments = self._receive()
+                name, arguments = self._receive()
                 try:
-                    answer = (number, False, getattr(handlers, name)(*arguments))
+                    answer = (False, getattr(handlers, name)(*arguments))
                 except AgentspecError as error:
-                    answer = (number, True, error)
+                    answer = (True, error)
                 except Exception as error:
                     # Other errors may not be picklable.
                     logger.exception("agentspec: a call between a server and its store's process failed")
-                    answer = (number, True, StoreError(f"{type(error).__name__}: {error}"))
+                    answer = (True, StoreError(f"{type(error).__name__}: {error}"))
                 self._send(answer)
 
     def close(self) -> None:
@@ -76,10 +76,15 @@ class Channel:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _is_readable(self, timeout: float) -> bool:
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(timeout * 1000))
+    def _answer(self, timeout: float | None) -> tuple[bool, Any]:
+        if timeout is not None:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            if not poll.poll(timeout * 1000):
+                raise StoreUnavailableError(f"the store's process did not answer within {timeout} s")
+        is_error, result = self._receive()
+        self._num_answers += 1
+        return is_error, result
 
     def _send(self, message: object) -> None:
         arrays: list[pickle.PickleBuffer] = []

@@ -51,6 +51,16 @@ class Coverage:
                 log.position = log.waiting.popleft()[0]
             return log.position
 
+    def prune(self, held: Container[str]) -> list[str]:
+        """Forgets the logs of namespaces that are not `held`. Returns those of them that have entries to advance over
+        first, so that nothing goes on behind an entry that is not sealed."""
+        with self._lock:
+            names = [name for name in self._logs if name not in held]
+            unread = [name for name in names if self._logs[name].read or self._logs[name].waiting]
+            for name in set(names).difference(unread):
+                del self._logs[name]
+            return unread
+
     def forget(self) -> None:
         """Forgets all logs, because the store's contents were replaced."""
         with self._lock:

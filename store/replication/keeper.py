@@ -7,8 +7,9 @@ import random
 import threading
 import time
 from collections import deque
+from collections.abc import Container
 
-from agentspec.errors import StoreError, StoreUnavailableError
+from agentspec.errors import RecordError, StoreError, StoreUnavailableError
 from agentspec.store.base import NamespaceInfo, Store
 from agentspec.store.clock import SteadyClock
 from agentspec.store.codec import Codec
@@ -24,6 +25,10 @@ _THOROUGH_SECONDS = 600.0
 _SNAPSHOT_SHARE = 0.05
 # A log may outgrow its quota by this share before it is trimmed.
 _QUOTA_SLACK = 0.125
+
+
+class _ClearedError(Exception):
+    """The engine was cleared, maybe before the snapshot was taken of it that is to be written."""
 
 
 class Keeper:
@@ -107,12 +112,16 @@ class Keeper:
             self._expire(now, thoroughly)
             if not self._store.lease(self._owner, 3 * self._config.keep_seconds + 30.0):
                 self._held_lease = False
-                self._prune_coverage()
+                self._next_thorough = 0.0
+                with self._lock:
+                    self._grown.clear()
+                self._advance_all()
                 return
             if not self._held_lease:
                 # What changed since its last snapshot, only the one who held it before could tell.
                 self._held_lease = True
-                self._kept_tokens.clear()
+                if not self._snapshots_stopped:
+                    self._kept_tokens.clear()
             errors: list[StoreError] = []
             if thoroughly or now >= self._next_snapshots:
                 self._write_snapshots(errors)
@@ -122,13 +131,19 @@ class Keeper:
             self._trim(now, thoroughly, errors)
             if errors:
                 raise errors[0]
+            if self._snapshots_stopped:
+                # Another replica may be able to write them.
+                self._release()
 
     def give_up(self) -> None:
         """Leaves the lease to others, who would wait for its end otherwise. Raises StoreError."""
         with self._running:
-            if self._held_lease:
-                self._held_lease = False
-                self._store.lease(self._owner, 0)
+            self._release()
+
+    def _release(self) -> None:
+        if self._held_lease:
+            self._held_lease = False
+            self._store.lease(self._owner, 0)
 
     def _expire(self, now: float, thoroughly: bool) -> None:
         if not self._config.ttl_seconds or (now < self._next_expiry and not thoroughly):
@@ -139,14 +154,18 @@ class Keeper:
             if self._engine.expire(space.name, before):
                 self.rewrite(space.name)
 
-    def _prune_coverage(self) -> None:
+    def _advance_all(self) -> None:
         """Whoever does not write snapshots must not remember all that it read since it started."""
         for name in self._changed_namespaces():
-            self._coverage.begin(name)
-            self._coverage.advance(name, frozenset(self._engine.snapshot(name).unsealed.tolist()))
+            self._advance(name)
+
+    def _advance(self, name: str) -> None:
+        self._coverage.begin(name)
+        self._coverage.advance(name, frozenset(self._engine.snapshot(name).unsealed.tolist()))
 
     def _write_snapshots(self, errors: list[StoreError]) -> None:
         if self._snapshots_stopped:
+            self._advance_all()
             return
         with self._lock:
             rewrite, self._rewrite = self._rewrite, set()
@@ -155,7 +174,9 @@ class Keeper:
         names = deque(dict.fromkeys([*rewrite, *self._changed_namespaces()]))
         try:
             while names and not self._stopping.is_set():
-                if names[0] in left_out or self._write_snapshot(names[0], names[0] in rewrite, errors):
+                if names[0] in left_out:
+                    self._advance(names.popleft())
+                elif self._write_snapshot(names[0], names[0] in rewrite, errors):
                     names.popleft()
                 elif isinstance(errors[-1], StoreUnavailableError):
                     break
@@ -176,10 +197,15 @@ class Keeper:
                 self._store,
                 self._codec,
                 name,
-                lambda unsealed: self._coverage.advance(name, unsealed),
+                lambda unsealed: self._covered(name, unsealed),
                 anew=anew,
             )
+        except _ClearedError:
+            return True
         except StoreError as error:
+            if isinstance(error, RecordError) and error.is_readable_elsewhere:
+                self.leave_out(name)
+                return True
             errors.append(error)
             return False
         if num_bytes:
@@ -187,14 +213,18 @@ class Keeper:
             self._health.add("snapshot_bytes", num_bytes)
         return True
 
+    def _covered(self, name: str, unsealed: Container[int]) -> str:
+        if self._snapshots_stopped:
+            raise _ClearedError
+        return self._coverage.advance(name, unsealed)
+
     def _changed_namespaces(self) -> list[str]:
         """Those whose number of tokens is another one than at the last call."""
-        changed = []
-        for space in self._engine.namespaces():
-            if self._kept_tokens.get(space.name) != space.num_tokens:
-                self._kept_tokens[space.name] = space.num_tokens
-                changed.append(space.name)
-        return changed
+        before = self._kept_tokens
+        self._kept_tokens = {space.name: space.num_tokens for space in self._engine.namespaces()}
+        for name in self._coverage.prune(self._kept_tokens):
+            self._advance(name)
+        return [name for name, num_tokens in self._kept_tokens.items() if before.get(name) != num_tokens]
 
     def _trim(self, now: float, thoroughly: bool, errors: list[StoreError]) -> None:
         quota = self._config.quota_bytes

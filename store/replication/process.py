@@ -63,6 +63,8 @@ class RemoteEngine:
         self.config = config
         self.on_refused: Callable[[Exception], None] = lambda error: None
         """Called with the error of each output that the engine did not take."""
+        self.on_cleared: Callable[[], None] = lambda: None
+        """Called before a snapshot is returned that an engine may have made after it was cleared."""
         self._channel = channel
         self._lock = threading.Lock()
         self._added: list[tuple[str, int, int, int, int]] = []
@@ -90,13 +92,14 @@ class RemoteEngine:
         return int(self._channel.call("delete_request", namespace, request_id))
 
     def namespaces(self) -> list[NamespaceStats]:
-        found: list[NamespaceStats] = self._channel.call("namespaces")
-        return found
+        return [NamespaceStats(*stats) for stats in self._channel.call("namespaces")]
 
     def snapshot(self, namespace: str) -> Snapshot:
         """The segments' bytes are fetched when they are first converted to an array."""
         self._give()
-        segments, unsealed = self._channel.call("snapshot", namespace)
+        segments, unsealed, is_cleared = self._channel.call("snapshot", namespace)
+        if is_cleared:
+            self.on_cleared()
         return Snapshot(
             tuple(
                 SealedSegment(name, _RemoteBlob(self._channel, namespace, name, num_bytes), *rest)  # type: ignore[arg-type]
@@ -189,7 +192,7 @@ class _Commands:
                 time.sleep(_RETRY_SECONDS)
         engine = RemoteEngine(self._engine, setup.engine)
         self._sharing = Sharing(engine, self._store, codec, setup.sharing, outbox=RemoteOutbox(self._outbox))
-        engine.on_refused = self._sharing.refused
+        engine.on_refused, engine.on_cleared = self._sharing.refused, self._sharing.engine_cleared
         self._sharing.on_health(lambda health: self._engine.call("store_health", health))
         if setup.is_resumed:
             self._sharing.resume()
@@ -203,9 +206,6 @@ class _Commands:
 
     def forget(self, namespace: str) -> Deleted:
         return self._opened.forget(namespace)
-
-    def engine_cleared(self) -> None:
-        self._opened.engine_cleared()
 
     def keep_now(self) -> None:
         self._opened.keep_now()

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -62,6 +61,7 @@ class SharingProcess(Publisher):
         self._stopping = threading.Event()
         self._retry = Retry(self._stopping, lambda: None)
         self._num_ended = 0
+        self._is_cleared = False
         # What the processes counted that have ended.
         self._before: Counter[str] = Counter()
         self._listener: Callable[[dict[str, Any]], None] | None = None
@@ -86,16 +86,8 @@ class SharingProcess(Publisher):
         return is_ready
 
     def engine_cleared(self) -> None:
-        """As Sharing.engine_cleared()."""
-        try:
-            self._call("engine_cleared", timeout=_ANSWER_SECONDS)
-        except StoreUnavailableError:
-            # The process is at work for another call, and the caller must not wait. One that has ended needs no call.
-            threading.Thread(target=self._clear_later, name="agentspec-store-clear", daemon=True).start()
-
-    def _clear_later(self) -> None:
-        with suppress(StoreUnavailableError):
-            self._call("engine_cleared")
+        """As Sharing.engine_cleared(). The process hears of it with the next snapshot that it asks for."""
+        self._is_cleared = True
 
     def forget(self, namespace: str) -> Deleted:
         """As Sharing.forget()."""
@@ -197,7 +189,7 @@ class SharingProcess(Publisher):
     def _serve_engine(self) -> None:
         while True:
             assert self._engine_channel is not None and self._commands is not None
-            self._engine_channel.serve(_EngineDoor(self._engine, self._heard))
+            self._engine_channel.serve(_EngineDoor(self._engine, self._heard, lambda: self._is_cleared))
             self._engine_channel.close()
             if self._stopping.is_set():
                 return
@@ -240,13 +232,15 @@ class SharingProcess(Publisher):
 class _EngineDoor:
     """The calls of a RemoteEngine."""
 
-    def __init__(self, engine: Engine, heard: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, engine: Engine, heard: Callable[[dict[str, Any]], None], is_cleared: Callable[[], bool]) -> None:
         self._engine = engine
+        self._is_cleared = is_cleared
         self.store_health = heard
         self.flush = engine.flush
         self.expire = engine.expire
         self.delete_request = engine.delete_request
-        self.namespaces = engine.namespaces
+        # As tuples, whose pickling takes a tenth of the time: with many tenants, the scheduler would wait for the GIL.
+        self.namespaces = engine.native.namespaces
         self.load_segments = engine.load_segments
 
     def add_all(self, added: Sequence[tuple[str, int, int, int, int]], tokens: NDArray[np.int32]) -> list[Exception]:
@@ -263,13 +257,14 @@ class _EngineDoor:
         self._engine.wait_indexed()
         return errors
 
-    def snapshot(self, namespace: str) -> tuple[list[tuple[Any, ...]], NDArray[np.uint64]]:
-        """The namespace's segments without their bytes, and the ids of outputs that are in none."""
+    def snapshot(self, namespace: str) -> tuple[list[tuple[Any, ...]], NDArray[np.uint64], bool]:
+        """The namespace's segments without their bytes, the ids of outputs that are in none, and whether the engine may
+        have been cleared before."""
         found = self._engine.snapshot(namespace)
         segments = [
             (each.name, each.blob.nbytes, each.output_ids, each.times, each.num_tokens) for each in found.segments
         ]
-        return segments, found.unsealed
+        return segments, found.unsealed, self._is_cleared()
 
     def segment(self, namespace: str, name: str) -> NDArray[np.uint8]:
         for each in self._engine.snapshot(namespace).segments:

@@ -19,10 +19,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from agentspec.engine import request_hash
 from agentspec.errors import (
     AgentspecError,
     RecordError,
@@ -187,7 +189,9 @@ class Sharing(Publisher):
         return any(thread.is_alive() for thread in self._threads)
 
     def _write(self) -> None:
-        self._writer.run(self._retries["writer"], self._stopping)
+        # The process that publishes outputs may end.
+        with suppress(EOFError):
+            self._writer.run(self._retries["writer"], self._stopping)
 
     # The follower's thread.
 
@@ -292,6 +296,7 @@ class Sharing(Publisher):
                     continue
                 # The log holds the same outputs, but they must be indexed again.
                 self._failed("loading a snapshot", error)
+                self._leave_to_readers(namespace, error)
                 loaded = Loaded(self._tail(namespace, room))
                 break
         ids = loaded.output_ids.tolist()
@@ -306,8 +311,9 @@ class Sharing(Publisher):
         until = self._tombstones.of_namespaces().get(namespace, 0.0)
         expired = self._keeper.expired_before()
         self._engine.expire(namespace, max(int(until) + 1 if until else 0, expired))
+        hashes = frozenset((loaded.output_ids >> 32).tolist())
         for of, request_id in self._tombstones.of_requests():
-            if of in (namespace, ANY_NAMESPACE):
+            if of in (namespace, ANY_NAMESPACE) and request_hash(request_id) in hashes:
                 self._engine.delete_request(namespace, request_id)
 
     def _take(self, entry: Entry) -> bool:
@@ -322,7 +328,13 @@ class Sharing(Publisher):
             self._delete(record)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it, others follow; _failed() logs it
             self.refused(error)
+            self._leave_to_readers(entry.namespace, error)
         return False
+
+    def _leave_to_readers(self, namespace: str, error: Exception) -> None:
+        """A snapshot from here would hide from those who can read it what this replica cannot."""
+        if isinstance(error, RecordError) and error.is_readable_elsewhere:
+            self._keeper.leave_out(namespace)
 
     def _add(self, entry: Entry, record: OutputRecord) -> bool:
         namespace = entry.namespace

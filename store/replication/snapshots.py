@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.errors import StoreError, StoreUnavailableError
+from agentspec.errors import RecordError, StoreError, StoreUnavailableError
 from agentspec.store.base import Store
 from agentspec.store.codec import Codec
 from agentspec.store.records import Manifest, SegmentRef
@@ -109,8 +109,8 @@ def write_snapshot(
     """Updates a namespace's snapshot to the segments that the engine has sealed. Writes only missing segments.
     `covered`: returns the position up to which the log is covered, given the ids of outputs outside sealed segments.
     `anew`: write the manifest even if its segments are the same, because its position may be of an earlier log. Returns
-    bytes of the segments written; 0 if there was nothing new. Raises StoreError if the store failed; the snapshot
-    before it still counts."""
+    bytes of the segments written; 0 if there was nothing new. Raises RecordError if the snapshot that is there is another
+    version's or encrypted with another key; StoreError if the store failed. The snapshot before it then still counts."""
     snapshot = engine.snapshot(namespace)
     position = covered(frozenset(snapshot.unsealed.tolist()))
     present = _manifest(store, codec, namespace)
@@ -143,6 +143,8 @@ def _manifest(store: Store, codec: Codec, namespace: str) -> Manifest | None:
         return codec.decode_manifest(namespace, data) if data is not None else None
     except StoreUnavailableError:
         raise
-    except StoreError:
-        # Written by a newer version, damaged, or no manifest at all: the one made now takes its place.
+    except StoreError as error:
+        if isinstance(error, RecordError) and error.is_readable_elsewhere:
+            raise
+        # Damaged, or no manifest at all: the one made now takes its place.
         return None

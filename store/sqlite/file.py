@@ -126,6 +126,8 @@ class SqliteFile:
             isolation_level=None,
             check_same_thread=False,
         )
+        # A damaged name must not keep the rows beside it from being read.
+        connection.text_factory = _text
         try:
             _prepare(connection, self.path, self._timeout)
         except BaseException:
@@ -146,6 +148,10 @@ def register(connection: sqlite3.Connection, scope: Scope) -> int:
         ).fetchone()
     number: int = row[0]
     return number
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None:

@@ -82,7 +82,7 @@ class SqliteReader:
             namespace = self._late[0]
             entries = take(
                 connection.execute(
-                    "SELECT namespace, position, data FROM entries WHERE scope = ? AND namespace = ? "
+                    "SELECT namespace, position, CAST(data AS BLOB) FROM entries WHERE scope = ? AND namespace = ? "
                     "AND position > ? AND position <= ? ORDER BY position",
                     (scope, namespace, self._starts.get(namespace, 0), self._position),
                 ),
@@ -94,8 +94,10 @@ class SqliteReader:
             self._late.popleft()
         entries = take(
             connection.execute(
-                "SELECT namespace, position, data FROM entries WHERE scope = ? AND position > ? ORDER BY position",
-                (scope, self._position),
+                "SELECT namespace, position, CAST(data AS BLOB) FROM entries WHERE scope = ? AND position > ? "
+                # A damaged row may have a position that was never given away.
+                "AND position <= ? ORDER BY position",
+                (scope, self._position, last),
             ),
             max_bytes,
         )
@@ -103,10 +105,12 @@ class SqliteReader:
         return entries
 
 
-def take(rows: sqlite3.Cursor | Iterable[tuple[str, int, bytes]], max_bytes: int) -> list[Entry]:
-    """The first (namespace, position, data) rows: about `max_bytes` at most, but at least one row."""
+def take(rows: sqlite3.Cursor | Iterable[tuple[str, int, bytes | None]], max_bytes: int) -> list[Entry]:
+    """The first (namespace, position, data) rows: about `max_bytes` at most, but at least one row. Data that a damaged row
+    lacks is empty."""
     found: list[Entry] = []
-    for namespace, position, data in rows:
+    for namespace, position, value in rows:
+        data = value or b""
         if found and len(data) > max_bytes:
             break
         max_bytes -= len(data)

@@ -21,6 +21,7 @@ from agentspec.store.rules import (
     check_namespace,
     check_tenant,
     closed,
+    is_namespace,
     missing_segment,
 )
 from agentspec.store.sqlite.file import SqliteFile, register
@@ -165,7 +166,7 @@ class SqliteStore:
         return self._read(
             lambda connection, scope: take(
                 connection.execute(
-                    "SELECT namespace, position, data FROM entries WHERE scope = ? AND namespace = ? AND position > ? "
+                    "SELECT namespace, position, CAST(data AS BLOB) FROM entries WHERE scope = ? AND namespace = ? AND position > ? "
                     "ORDER BY position",
                     (scope, namespace, start),
                 ),
@@ -211,7 +212,9 @@ class SqliteStore:
                 NamespaceInfo(namespace, count, num_bytes, snapshots.pop(namespace, 0), str(last), at)
                 for namespace, count, num_bytes, last, at in logs
             ]
-            return infos + [NamespaceInfo(each, 0, 0, num_bytes, None, 0.0) for each, num_bytes in snapshots.items()]
+            infos += [NamespaceInfo(each, 0, 0, num_bytes, None, 0.0) for each, num_bytes in snapshots.items()]
+            # A damaged row may have any name.
+            return [info for info in infos if is_namespace(info.namespace)]
 
         return iter(self._read(find))
 
@@ -266,7 +269,7 @@ class SqliteStore:
         check_tenant(namespace)
         row = self._read(
             lambda connection, scope: connection.execute(
-                "SELECT data FROM manifests WHERE scope = ? AND namespace = ?", (scope, namespace)
+                "SELECT CAST(data AS BLOB) FROM manifests WHERE scope = ? AND namespace = ?", (scope, namespace)
             ).fetchone()
         )
         return None if row is None else row[0]
@@ -282,7 +285,7 @@ class SqliteStore:
         for number in range(num_chunks):
             row = self._read(
                 lambda connection, _, number=number: connection.execute(  # type: ignore[misc]
-                    "SELECT data FROM chunks WHERE segment = ? AND number = ?", (segment, number)
+                    "SELECT CAST(data AS BLOB) FROM chunks WHERE segment = ? AND number = ?", (segment, number)
                 ).fetchone()
             )
             if row is None:

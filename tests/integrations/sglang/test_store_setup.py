@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,23 @@ def test_a_default_store_that_cannot_be_used_is_no_error(tmp_path: Path, caplog:
         check_store(Settings(), SCOPE)
         assert open_sharing(Settings(), Engine(), SCOPE) is None
     assert "nothing learned outlives this server" in caplog.text
+
+
+def test_what_waits_is_delivered_when_the_process_ends(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.sqlite3"
+    script = (
+        "import sys\n"
+        "from agentspec import Engine\n"
+        "from agentspec.integrations.sglang.settings import Settings\n"
+        "from agentspec.integrations.sglang.store_setup import open_sharing\n"
+        "from agentspec.store import Scope\n"
+        "sharing = open_sharing(Settings(store=sys.argv[1]), Engine(), Scope('m', 'aa' * 32))\n"
+        "sharing.publish('a' * 32, 1 << 32, 'r', [1], [2, 3], 2)\n"
+    )
+    subprocess.run([sys.executable, "-P", "-c", script, url], check=True, timeout=120)
+    store = open_store(url, SCOPE)
+    assert [info.num_entries for info in store.namespaces()] == [1]
+    store.close()
 
 
 def test_memory_keeps_nothing() -> None:

@@ -14,7 +14,7 @@ from tcp_proxy import Proxy
 from agentspec.errors import StoreUnavailableError
 from agentspec.evals.micro.store.redis_server import RedisServer
 from agentspec.integrations.servers.server import free_port
-from agentspec.store import Store, open_store
+from agentspec.store import Store, open_store, place
 
 pytestmark = pytest.mark.redis
 
@@ -189,5 +189,6 @@ def test_flushed(server: RedisServer) -> None:
             server.command("FLUSHALL")
             case.until(lambda resets=resets: case.health()["resets"] == resets)
             case.shared()
+            assert place(server.url).scopes() == [SCOPE]
         case.mark()
         case.recovers()

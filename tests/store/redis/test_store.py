@@ -123,6 +123,20 @@ def test_a_full_server_takes_nothing_of_a_batch(redis_server: RedisServer) -> No
     store.close()
 
 
+def test_a_full_server_is_trimmed_though_whoever_had_the_lease_is_gone(redis_server: RedisServer) -> None:
+    store = open_store(redis_server.url, SCOPE)
+    assert store.lease("gone", 0.05)
+    redis_server.command("CONFIG", "SET", "maxmemory", "1kb")
+    time.sleep(0.1)
+    try:
+        assert store.lease("here", 60.0)
+        assert not store.lease("here", 0)
+    finally:
+        redis_server.command("CONFIG", "SET", "maxmemory", "0")
+    assert store.lease("here", 60.0) and not store.lease("other", 60.0)
+    store.close()
+
+
 def test_a_server_that_hangs_is_unavailable_until_it_goes_on(server: RedisServer) -> None:
     store = open_store(server.url, SCOPE, timeout=0.5)
     reader = store.reader()

@@ -69,6 +69,15 @@ def test_a_late_answer_is_skipped(channel: Channel, handlers: Handlers) -> None:
     assert channel.call("twice", [], timeout=30.0) == []
 
 
+def test_calls_that_nobody_takes_out_of_the_socket_end() -> None:
+    ours, theirs = (Channel(each) for each in socket.socketpair())
+    for _ in range(1000):
+        with pytest.raises(StoreUnavailableError):
+            ours.call("twice", [], timeout=0.0)
+    ours.close()
+    theirs.close()
+
+
 def test_a_call_ends_when_the_other_end_does() -> None:
     ours, theirs = (Channel(each) for each in socket.socketpair())
     ended: list[EOFError] = []

@@ -53,7 +53,7 @@ def test_a_snapshot_has_what_was_added_before_it() -> None:
     class Calls(list[str]):
         def call(self, name: str, *arguments: Any) -> Any:
             self.append(name)
-            return [] if name == "add_all" else ([], np.zeros(0, np.uint64))
+            return [] if name == "add_all" else ([], np.zeros(0, np.uint64), False)
 
     calls: Any = Calls()
     engine = RemoteEngine(calls, EngineConfig())
@@ -143,6 +143,24 @@ def test_a_process_that_is_killed_loses_nothing(store: Store, redis_server: Redi
         # Who listens hears that the process was away, and that it is back.
         until(lambda: reports[-1]["connected"] and reports[-1]["errors"] >= 1)
         assert [report["connected"] for report in reports].count(False) >= 1
+
+
+def test_an_engine_cleared_while_the_process_is_at_work_hides_nothing(store: Store) -> None:
+    with Replica.beside(store.url, keep_seconds=0.1) as one:
+        for number in range(5):
+            one.finish(f"r{number}", list(range(number, number + 50)))
+        one.engine.flush()
+        one.sharing.keep_now()
+        manifest = store.manifest(A)
+        assert isinstance(one.sharing, SharingProcess) and one.sharing._commands is not None
+        # As long as a call takes, such as a deletion.
+        with one.sharing._commands._lock:
+            one.sharing.engine_cleared()
+            one.engine.clear()
+            one.finish("new", list(range(100, 180)))
+            one.engine.flush()
+            time.sleep(1.0)
+        assert store.manifest(A) == manifest is not None
 
 
 def test_a_deleted_tenant_is_forgotten_everywhere(store: Store) -> None:

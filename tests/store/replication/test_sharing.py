@@ -17,7 +17,10 @@ from agentspec.engine import Engine, EngineStats
 from agentspec.snapshot import Snapshot
 from agentspec.store.base import CONTROL, Store
 from agentspec.store.codec import Codec
+from agentspec.store.config import SharingConfig
 from agentspec.store.records import ANY_NAMESPACE, Deletion, OutputRecord
+from agentspec.store.replication.deletion import announce
+from agentspec.store.replication.sharing import Sharing
 from agentspec.store.urls import open_store
 
 CODEC = Codec(SCOPE)
@@ -43,6 +46,12 @@ class Hanging:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+def num_read(replica: Replica) -> int:
+    """Number of log entries that a replica remembers because its snapshots may not cover them."""
+    assert isinstance(replica.sharing, Sharing)
+    return sum(len(log.read) + len(log.waiting) for log in replica.sharing._coverage._logs.values())
 
 
 def num_entries(store: Store, namespace: str = A) -> int:
@@ -204,6 +213,26 @@ def test_a_deleted_request_is_forgotten_everywhere(store: Store) -> None:
         until(lambda: one.num_outputs() == other.num_outputs() == 1)
 
 
+def test_a_start_deletes_what_a_snapshot_has_of_deleted_requests(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Replica(store, max_growing_tokens=64) as first:
+        for number in range(4):
+            first.finish(f"r{number}", list(range(100 * number, 100 * number + 80)))
+        first.engine.flush()
+        first.sharing.keep_now()
+    announce(store, CODEC, [Deletion(ANY_NAMESPACE, f"r{number}", time.time()) for number in range(2, 50)])
+    deleted: list[str] = []
+    delete_request = Engine.delete_request
+
+    def noting(engine: Engine, namespace: str, request_id: str) -> int:
+        deleted.append(request_id)
+        return delete_request(engine, namespace, request_id)
+
+    monkeypatch.setattr(Engine, "delete_request", noting)
+    with Replica(store) as second:
+        assert second.num_outputs() == 2
+        assert sorted(deleted) == ["r2", "r3"]
+
+
 def test_a_deleted_tenant_is_forgotten_everywhere_and_may_go_on(store: Store) -> None:
     with Replica(store, max_growing_tokens=64) as one, Replica(store) as other:
         for number in range(5):
@@ -280,6 +309,88 @@ def test_a_cleared_engine_writes_no_snapshots(store: Store) -> None:
         assert store.manifest(A) == manifest is not None
     with Replica(store) as restarted:
         assert restarted.num_outputs() == 6
+
+
+def test_an_engine_cleared_while_snapshots_are_written_hides_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = Engine.snapshot
+
+    def cleared(engine: Engine, namespace: str) -> Snapshot:
+        one.sharing.engine_cleared()
+        engine.clear()
+        return snapshot(engine, namespace)
+
+    with Replica(store, max_growing_tokens=64) as one:
+        for number in range(5):
+            one.finish(f"r{number}", list(range(number, number + 50)))
+        one.engine.flush()
+        one.sharing.keep_now()
+        manifest = store.manifest(A)
+        one.finish("last", list(range(100, 180)))
+        one.engine.flush()
+        monkeypatch.setattr(Engine, "snapshot", cleared)
+        one.sharing.keep_now()
+        monkeypatch.undo()
+        assert store.manifest(A) == manifest is not None
+    with Replica(store) as restarted:
+        assert restarted.num_outputs() == 6
+
+
+def test_who_writes_no_snapshots_remembers_no_log_and_leaves_the_lease(store: Store) -> None:
+    with Replica(store, max_growing_tokens=64) as one, Replica(store, max_growing_tokens=64) as other:
+        one.sharing.keep_now()
+        one.sharing.engine_cleared()
+        one.engine.clear()
+        for number in range(40):
+            one.finish(f"r{number}", list(range(number, number + 20)), is_delivered=False)
+        until(lambda: other.num_outputs() == 40)
+        one.engine.flush()
+        one.sharing.keep_now()
+        assert num_read(one) < 8
+        other.sharing.keep_now()
+        assert other.sharing.health()["snapshots"] == 1
+        # Nor of a namespace that the engine holds no more.
+        one.engine.delete_namespace(A)
+        until(lambda: (one.sharing.keep_now(), num_read(one))[1] == 0)
+
+
+def test_a_lease_that_was_left_and_taken_again_brings_no_full_check(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Replica(store) as one:
+        assert isinstance(one.sharing, Sharing)
+        one.sharing.engine_cleared()
+        one.sharing.keep_now()
+        monkeypatch.delattr(type(store), "namespaces")
+        one.sharing._keeper.run()
+
+
+@pytest.mark.parametrize("has_lease", [False, True])
+def test_a_replica_without_the_key_hides_nothing_from_those_with_it(store: Store, has_lease: bool) -> None:
+    key = bytes(range(32))
+    text = list(range(500, 560))
+
+    def encrypted() -> Replica:
+        replica = Replica(store, max_growing_tokens=64)
+        replica.sharing = Sharing(replica.engine, store, Codec(SCOPE, key), SharingConfig(keep_seconds=1e6))
+        return replica
+
+    with encrypted() as first:
+        for number in range(4):
+            first.finish(f"e{number}", [number, *text])
+        if has_lease:
+            first.engine.flush()
+            first.sharing.keep_now()
+    with Replica(store, max_growing_tokens=64) as plain:
+        for number in range(4):
+            plain.finish(f"p{number}", list(range(number, 80)))
+        until(lambda: num_read(plain) == 4)
+        plain.engine.flush()
+        plain.sharing.keep_now()
+    with encrypted() as again:
+        assert again.num_outputs() == 8
+        assert again.drafts(text[:3])[:3] == text[3:6]
 
 
 def test_one_replica_at_a_time_writes_snapshots(store: Store) -> None:

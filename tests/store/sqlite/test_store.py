@@ -7,10 +7,11 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from store_case import SCOPE, A, B, data
+from store_case import SCOPE, A, B, data, drain
 
 from agentspec.errors import ConfigError, StoreError, StoreUnavailableError
 from agentspec.store import open_store, place
@@ -182,3 +183,28 @@ def test_many_processes_may_create_the_file_at_once(path: Path) -> None:
     for writer in writers:
         writer.kill()
         writer.communicate()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE entries SET namespace = CAST(x'ff61' AS TEXT) WHERE position = 2",
+        "UPDATE entries SET namespace = 1.5 WHERE position = 2",
+        "UPDATE entries SET data = CAST(x'ff61' AS TEXT) WHERE position = 2",
+        "UPDATE entries SET data = 7 WHERE position = 2",
+        "UPDATE entries SET position = 1000000 WHERE position = 2",
+    ],
+)
+def test_a_damaged_row_costs_itself_only(path: Path, damage: str) -> None:
+    with closing(open_store(f"sqlite:///{path}", SCOPE)) as store:
+        store.append([(A, b"1"), (A, b"2"), (A, b"3")])
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(damage)
+        reader = store.reader()
+        found = [entry.data for entry in drain(reader)]
+        assert (found[0], found[-1]) == (b"1", b"3") and len(found) <= 3 and all(map(bytes, found))
+        store.append([(A, b"4")])
+        assert data(drain(reader), A)[-1] == b"4"
+        reader.close()
+        assert [info.namespace for info in store.namespaces()] == [A]
+        assert {b"1", b"3", b"4"} <= {entry.data for entry in store.scan(A)}
