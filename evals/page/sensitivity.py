@@ -23,6 +23,7 @@ _CONTROLS = ("math_gsm8k", "chat_mt_bench")
 _GROUPS = {False: "agents", True: "controls"}
 """By whether a task is a control."""
 _SINGLE = ("ngram", "eagle3", "suffix")
+_WITH_HEAD = ("eagle3", "hybrid")
 
 Content = Mapping[str, Any]
 """Of the file."""
@@ -79,7 +80,9 @@ def settings(files: Files) -> list[Setting]:
 
 def _whole(speeds: Mapping[str, float], base: Mapping[str, float]) -> Mapping[str, float]:
     """All systems of a cell: where only the head differs, those without a head are the base's."""
-    return speeds if "none" in speeds else {**base, **speeds}
+    if "none" in speeds:
+        return speeds
+    return {**{name: speed for name, speed in base.items() if not name.startswith(_WITH_HEAD)}, **speeds}
 
 
 def _cell(task: str, clients: int, speeds: Mapping[str, float]) -> Cell:

@@ -26,7 +26,7 @@ def records(setting: str, speeds: dict[str, float], tasks: tuple[str, ...] = TAS
 @pytest.fixture
 def files() -> dict[str, Any]:
     found = records("base", BASE) + records("base", BASE, TASKS[:1], clients=1)
-    found += records("head-1.1", {"eagle3-3": 120.0, "eagle3-5": 110.0, "hybrid-5": 190.0}, head="1.1")
+    found += records("head-1.1", {"eagle3-3": 120.0, "eagle3-5": 110.0, "hybrid-3": 190.0}, head="1.1")
     slow = {"emulated": "h200-8b", "factors": {"memory": 2.0}}
     found += records("memory-x2", {name: speed / 2 for name, speed in BASE.items()}, TASKS[:1], **slow)
     return {"sensitivity.json": {"base": {"emulated": "h200-8b", "head": "2.8"}, "records": found}}
