@@ -94,8 +94,9 @@ class GoodputController:
             bias = self.bias_united if plan.united else self.bias
             bias.observe(plan.estimated, plan.sizes, accepted)
             if plan.united:
-                # While the draft model runs, no step shows what suffix drafts alone are worth. If they seemed to be worth
-                # less than they are, it would run for ever. Where unions disappoint, the draft model may be the reason.
+                # Steps in stream order tell what suffix drafts alone are worth in unions (WidthControl.observe_suffixes).
+                # Without them, suffix drafts that seem to be worth less than they are would let the draft model run for
+                # ever. Where unions disappoint, the draft model may be the reason.
                 self.bias.assume(min(self.bias_united.exponent, 1.0))
             if plan.reason == "probe" and _exceeds(accepted, plan):
                 self.native.probe_succeeded()

@@ -344,11 +344,13 @@ def _after_abort(result: object, scheduler: Scheduler, recv_req: AbortReq) -> ob
 def _at_full_queue(original: Callable[[Scheduler, Req], bool], scheduler: Scheduler, recv_req: Req) -> bool:
     """A full queue drops the new request or, by priority, one that waits. Either may have run before, until it was
     retracted."""
+    drafter, most = _drafter(scheduler), scheduler.max_queued_requests
+    if drafter is None or most is None or len(scheduler.waiting_queue) < most:
+        return original(scheduler, recv_req)
     waiting = set(scheduler.waiting_queue)
     is_dropped = original(scheduler, recv_req)
-    if (drafter := _drafter(scheduler)) is not None:
-        for request in [recv_req] if is_dropped else waiting.difference(scheduler.waiting_queue):
-            drafter.abort(request.rid, False)
+    for request in [recv_req] if is_dropped else waiting.difference(scheduler.waiting_queue):
+        drafter.dropped(request)
     return is_dropped
 
 

@@ -310,6 +310,7 @@ class Scheduler(Protocol):
 
     draft_worker: object
     waiting_queue: list[Req]
+    max_queued_requests: int | None
 
 
 class InternalStateComponent(Protocol):

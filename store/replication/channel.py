@@ -38,14 +38,14 @@ class Channel:
         """Calls a method at the other end and returns its result, or raises the error that it raised. Raises
         StoreUnavailableError if there is no answer within `timeout` seconds, or another call without a time-out is under
         way. The answer is then skipped later. Until it came no other call is sent: where nobody takes calls out of the
-        socket, it is full some time, and sending would wait for ever."""
+        socket, it fills up, and sending would wait for ever."""
         if not self._lock.acquire(blocking=timeout is None):
             raise StoreUnavailableError("the store's process is busy with another call")
         try:
             while self._num_answers < self._num_calls:
                 self._answer(timeout)
-            self._num_calls += 1
             self._send((name, arguments))
+            self._num_calls += 1
             is_error, result = self._answer(timeout)
         except OSError as error:
             raise EOFError("the channel is closed") from error
@@ -82,8 +82,10 @@ class Channel:
             poll.register(self._socket, select.POLLIN)
             if not poll.poll(timeout * 1000):
                 raise StoreUnavailableError(f"the store's process did not answer within {timeout} s")
-        is_error, result = self._receive()
-        self._num_answers += 1
+        try:
+            is_error, result = self._receive()
+        finally:
+            self._num_answers += 1
         return is_error, result
 
     def _send(self, message: object) -> None:

@@ -204,7 +204,7 @@ class SqliteStore:
             )
             # Beside max(), SQLite takes the other columns from the row that has it.
             logs = connection.execute(
-                "SELECT namespace, count(*), sum(num_bytes), max(position), time FROM entries "
+                "SELECT namespace, count(*), sum(num_bytes), max(position), CAST(time AS REAL) FROM entries "
                 "WHERE scope = ? AND namespace <> ? GROUP BY namespace",
                 (scope, CONTROL),
             )

@@ -95,6 +95,8 @@ def test_passes_that_lose_little_are_taken(seconds: float, runs: bool) -> None:
     for plan in planned([LOOP] * 2, promised=0.05, passes_seconds=seconds, speedup=2.0, steps=50):
         assert plan[3] == pytest.approx(15.0, abs=0.1) and plan[5] == pytest.approx(plan[3], abs=0.05)
         assert plan[0] is runs and plan[7] == 0.0
+    # At width 1 nothing that is drafted would be verified.
+    assert not any(plan[0] for plan in planned([UNHEARD_OF] * 2, promised=0.0, passes_seconds=0.04, steps=50))
 
 
 def test_without_a_draft_model_there_is_one_plan() -> None:

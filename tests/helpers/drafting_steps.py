@@ -188,24 +188,34 @@ class Oracle:
             both = _planned(self.with_model, order, united, order.with_model, order.exponent_united, context)
             added, longer = both[2] - alone[2], both[3] - alone[3]
             gained = added - plain * order.speedup * longer
-            passes = order.must_pass or (gained > -0.05 * alone[2] and not order.cannot_pass)
+            pays = gained > (-0.05 * alone[2] if both[0] > 1 else 0.0)
+            passes = order.must_pass or (pays and not order.cannot_pass)
             of_alone = plain * min(order.speedup_alone or order.speedup, order.speedup)
             saved = max(added / of_alone - longer, 0.0) if gained > 0 else 0.0
             best = both if passes else alone
         return passes, best[0], best[1], alone[2], alone[3], both[2], both[3], saved
 
 
-def followed(drafts: DraftBatch, texts: list[list[int]]) -> int:
-    """How many tokens of the texts are a path of their row's draft, summed over the rows."""
-    count = 0
+def followed(drafts: DraftBatch, texts: list[list[int]]) -> float:
+    """How many tokens of the texts are a path of their row's draft, summed over the rows, and what is expected beyond texts
+    that end within it."""
+    count = 0.0
     for row, text in enumerate(texts):
-        draft, at = drafts.row(row), 0
+        draft, path = drafts.row(row), [0]
         for token in text:
-            children = (i for i in range(1, len(draft.tokens)) if draft.parents[i] == at and draft.tokens[i] == token)
-            at = next(children, 0)
-            if not at:
+            children = (
+                i for i in range(1, len(draft.tokens)) if draft.parents[i] == path[-1] and draft.tokens[i] == token
+            )
+            if (node := next(children, None)) is None:
                 break
-            count += 1
+            path.append(node)
+        count += len(path) - 1
+        if len(path) > len(text):
+            below = {path[-1]}
+            for node in range(1, len(draft.tokens)):
+                if draft.parents[node] in below:
+                    below.add(node)
+                    count += float(draft.estimates[node]) / float(draft.estimates[path[-1]])
     return count
 
 

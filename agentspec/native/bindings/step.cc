@@ -116,9 +116,8 @@ class Step {
 
   [[nodiscard]] nb::tuple next() const { return told(step_.next()); }
 
-  [[nodiscard]] std::int64_t suffixes_followed(const Table<std::int64_t>& table,
-                                               const Buffer<double>& estimated,
-                                               const Buffer<std::int64_t>& sizes) const {
+  [[nodiscard]] double suffixes_followed(const Table<std::int64_t>& table, const Buffer<double>& estimated,
+                                         const Buffer<std::int64_t>& sizes) const {
     if (!step_.is_done()) throw ConfigError("a step must be done before its drafts are judged");
     return step_.suffixes_followed(view(table), table.shape(1), {view(estimated), view(sizes)});
   }

@@ -222,8 +222,8 @@ void DraftingStep::plan() {
                         order_.planning);
 }
 
-std::int64_t DraftingStep::suffixes_followed(std::span<const std::int64_t> table, std::size_t columns,
-                                             const ColumnSums& sums) const {
+double DraftingStep::suffixes_followed(std::span<const std::int64_t> table, std::size_t columns,
+                                       const ColumnSums& sums) const {
   const std::size_t b = order_.rows.size();
   if (columns < 1 || table.size() != b * columns) {
     throw ConfigError("a verification's table must be [" + std::to_string(b) + ", columns]");
@@ -232,14 +232,15 @@ std::int64_t DraftingStep::suffixes_followed(std::span<const std::int64_t> table
   const DraftShapes drafts =
       error_.empty() ? DraftShapes{spans_.offsets, spans_.parents, spans_.estimates} : DraftShapes{};
   sum_columns(drafts, std::min(order_.width - 1, sums.sizes.size()), 1.0, sums);
-  std::int64_t followed = 0;
+  double followed = 0.0;
+  std::vector<bool> below;
   for (std::size_t row = 0; row + 1 < drafts.offsets.size(); ++row) {
     const auto first = static_cast<std::size_t>(drafts.offsets[row]);
     const std::size_t size =
         std::min(static_cast<std::size_t>(drafts.offsets[row + 1]) - first, order_.width);
-    const auto known = static_cast<std::size_t>(
-        std::clamp(table[row * columns], std::int64_t{0}, std::int64_t(columns - 1)));
-    const auto text = table.subspan(row * columns + 1, known);
+    const auto known =
+        std::clamp(table[row * columns], std::int64_t{0}, static_cast<std::int64_t>(columns) - 1);
+    const auto text = table.subspan(row * columns + 1, static_cast<std::size_t>(known));
     std::size_t length = 0;
     std::size_t end = 0;
     // Children follow their parents.
@@ -251,7 +252,15 @@ std::int64_t DraftingStep::suffixes_followed(std::span<const std::int64_t> table
       end = node;
       ++length;
     }
-    followed += static_cast<std::int64_t>(length);
+    followed += static_cast<double>(length);
+    const auto reached = static_cast<double>(drafts.estimates[first + end]);
+    if (length < text.size() || reached <= 0.0) continue;
+    below.assign(size, false);
+    for (std::size_t node = end + 1; node < size; ++node) {
+      const auto parent = static_cast<std::size_t>(drafts.parents[first + node]);
+      below[node] = parent == end || below[parent];
+      if (below[node]) followed += static_cast<double>(drafts.estimates[first + node]) / reached;
+    }
   }
   return followed;
 }

@@ -80,11 +80,12 @@ class DraftingStep {
   [[nodiscard]] double expected() const { return expected_; }  // accepted tokens by the verified estimates
   [[nodiscard]] std::int64_t nanoseconds() const { return nanoseconds_; }  // time of the latest run()
   // How many tokens of the suffix drafts that the width has room for were right, summed over the rows; also
-  // in a step that verified their unions with the draft model's. `sums` gets the drafts' estimates. `table`:
-  // as in WrittenTokens, what the step's verification wrote. Throws ConfigError if it does not have the
-  // step's rows.
-  [[nodiscard]] std::int64_t suffixes_followed(std::span<const std::int64_t> table, std::size_t columns,
-                                               const ColumnSums& sums) const;
+  // in a step that verified their unions with the draft model's, which may lack some of them. Where all that
+  // was verified followed a draft, it counts with what it expects beyond. `sums` gets the drafts' estimates.
+  // `table`: as in WrittenTokens, what the step's verification wrote. Throws ConfigError if it does not have
+  // the step's rows.
+  [[nodiscard]] double suffixes_followed(std::span<const std::int64_t> table, std::size_t columns,
+                                         const ColumnSums& sums) const;
 
  private:
   void follow();

@@ -78,7 +78,8 @@ NextStep StepPlanner::plan(const DraftShapes& suffix, double context, const Plan
   const double of_alone =
       numbers.speedup_alone > 0.0 ? std::min(plain * numbers.speedup_alone, worth) : worth;
   if (gained > 0.0 && of_alone > 0.0) next.saved = std::max(added / of_alone - longer, 0.0);
-  if (numbers.must_pass || (gained > -kLeastGain * alone.expected_tokens && !numbers.cannot_pass)) {
+  const bool pays = gained > (both.width > 1 ? -kLeastGain * alone.expected_tokens : 0.0);
+  if (numbers.must_pass || (pays && !numbers.cannot_pass)) {
     next.passes = true;
     next.width = both.width;
     next.reason = both.reason;

@@ -8,7 +8,7 @@
     it finishes in decode                    finish: it is closed, and its trimmed output joins the global index
     it finishes at prefill                   reap: closes it, because the request says that it is finished
     it has its min_new_tokens                release: it is opened again, and may have drafts from now on
-    it is aborted, or a full queue drops it  abort: marks it; reap closes it once no decode batch holds it
+    it is aborted, or a full queue drops it  abort, drop: mark it; reap closes it once no decode batch holds it
     it is dropped for lack of memory         reap: closes it, because the request has a reason to finish
     the scheduler is idle                    reap: closes what has ended, because no decode step may follow
 
@@ -185,6 +185,12 @@ class RequestBook:
         for rid, entry in self._entries.items():
             if everything or rid.startswith(rid_prefix):
                 entry.aborted = True
+
+    def drop(self, request: Req) -> None:
+        """Marks a request that the scheduler dropped from its queue, like abort()."""
+        entry = self._entries.get(request.rid)
+        if entry is not None and entry.request is request:
+            entry.aborted = True
 
     def reap(self, decoding: Sequence[Req]) -> None:
         """Closes requests that ended without a finish event. `decoding`: the requests of the current decode batch."""

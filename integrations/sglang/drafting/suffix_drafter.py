@@ -245,6 +245,9 @@ class SuffixDrafter:
     def abort(self, rid_prefix: str, everything: bool) -> None:
         self.guarded(self._book.abort, rid_prefix, everything)
 
+    def dropped(self, request: Req) -> None:
+        self.guarded(self._book.drop, request)
+
     def in_stream_order(
         self, staging: VerifyStaging, runner: ModelRunner, backends: Sequence[object], *, may: bool
     ) -> tuple[StreamOrder | None, Ranks | None]:

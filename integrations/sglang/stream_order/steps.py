@@ -206,8 +206,8 @@ class StreamOrder:
         return self._plan
 
     def interrupted(self) -> None:
-        """Called when what is known of the lengths of texts holds no longer: when a step waits for its drafts instead, and
-        when a retracted request is prefilled again, which also puts its last token into the KV cache."""
+        """Forgets what is known of the lengths of texts. Called before a step that waits for its drafts, and before the prefill
+        of a retracted request, which also puts the request's last token into the KV cache."""
         self._latest = []
 
     def bound(self, requests: list[Req]) -> int:

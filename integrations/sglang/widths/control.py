@@ -438,13 +438,13 @@ class WidthControl:
         self._num_chains += len(num_accepted)
         self._chains.extend(zip(probabilities, num_accepted, strict=True))
 
-    def observe_suffixes(self, estimated: NDArray[np.float64], sizes: NDArray[np.int64], followed: int) -> None:
+    def observe_suffixes(self, estimated: NDArray[np.float64], sizes: NDArray[np.int64], followed: float) -> None:
         """Learns what suffix drafts alone would have brought in a step that verified their unions with the draft model's.
 
         Args:
             estimated: float64[c], sums of the estimates of each column of the suffix drafts.
             sizes: int64[c], number of their nodes.
-            followed: Number of these nodes that were right, over all rows.
+            followed: Number of these nodes that were right, over all rows; expected where it is unknown.
         """
         if isinstance(self.controller, GoodputController) and np.count_nonzero(sizes):
             self.controller.bias.observe(estimated, sizes, followed)

@@ -461,6 +461,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
     def _roots(self, requests: list[Req], rids: list[str], width: int, order: StreamOrder) -> _Step:
         """A step of roots, padded to the width that all ranks expect."""
         b = len(requests)
+        # What is put off reads memory that the next steps write.
+        self.suffix.settle()
         order.interrupted()
         self.suffix.guarded(self.suffix.catch_up)
         suffix = self.suffix.nothing(requests)
@@ -561,7 +563,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             if self._order is None and self.suffix.drafts_here:
                 launched.start_copy()
             # A GPU reports the time some steps later, when the worker may have drafted for another batch.
-            self._clock.stop(start, partial(self._passes_took, len(batch.reqs), worker.num_passes, self._context))
+            context = self._step.suffix.context if isinstance(self._step, _Step) else self._context
+            self._clock.stop(start, partial(self._passes_took, len(batch.reqs), worker.num_passes, context))
             launched.seconds = time.perf_counter() - started
         except Exception:
             self.suffix.failed("agentspec could not draft with the model; this step has suffix drafts alone")

@@ -52,10 +52,12 @@ def test_only_servers_of_agentspec_get_wider_rows(
 
 @pytest.mark.parametrize("pushes_out", [None, "old"])
 def test_what_a_full_queue_drops_is_closed(pushes_out: str | None) -> None:
-    closed: list[tuple[str, bool]] = []
+    closed: list[str] = []
     other, old, new = map(_Request, ("other", "old", "new"))
-    suffix = SimpleNamespace(abort=lambda rid, everything: closed.append((rid, everything)))
-    scheduler: Any = SimpleNamespace(waiting_queue=[other, old], draft_worker=SimpleNamespace(suffix=suffix))
+    suffix = SimpleNamespace(dropped=lambda request: closed.append(request.rid))
+    scheduler: Any = SimpleNamespace(
+        waiting_queue=[other, old], draft_worker=SimpleNamespace(suffix=suffix), max_queued_requests=2
+    )
 
     def queue_limit(scheduler: Any, request: Any) -> bool:
         scheduler.waiting_queue = [waiting for waiting in scheduler.waiting_queue if waiting.rid != pushes_out]
@@ -63,7 +65,7 @@ def test_what_a_full_queue_drops_is_closed(pushes_out: str | None) -> None:
 
     request: Any = new
     assert algorithm._at_full_queue(queue_limit, scheduler, request) is (pushes_out is None)
-    assert closed == [(pushes_out or "new", False)]
+    assert closed == [pushes_out or "new"]
 
 
 def test_a_registration_that_failed_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:

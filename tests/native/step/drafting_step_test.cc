@@ -138,8 +138,8 @@ struct Life {
     CHECK(step.next().width >= 1 && step.next().width <= 8 && step.next().saved >= 0.0);
     std::vector<double> estimated(kWidth - 1);
     std::vector<std::int64_t> sizes(kWidth - 1);
-    const std::int64_t right = step.suffixes_followed(table, kColumns, {estimated, sizes});
-    CHECK(right >= 0 && right <= std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}));
+    const double right = step.suffixes_followed(table, kColumns, {estimated, sizes});
+    CHECK(right >= 0.0 && right <= std::accumulate(sizes.begin(), sizes.end(), 0.0) + 1e-9);
   }
 };
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,12 +15,20 @@ from agentspec.errors import StoreError, StoreUnavailableError
 from agentspec.store.replication.channel import Channel
 
 
+class Unreadable:
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return int, ("no number",)
+
+
 class Handlers:
     def __init__(self) -> None:
         self.may_answer = threading.Event()
 
     def twice(self, arrays: list[NDArray[np.int32]]) -> list[NDArray[np.int32]]:
         return [2 * array for array in arrays]
+
+    def unreadable(self) -> object:
+        return Unreadable()
 
     def slow(self) -> str:
         assert self.may_answer.wait(30.0)
@@ -59,6 +68,14 @@ def test_an_error_is_raised_where_the_call_was_made(channel: Channel) -> None:
     with pytest.raises(StoreError, match="ZeroDivisionError: whatever"):
         channel.call("fail", ZeroDivisionError("whatever"))
     assert channel.call("twice", []) == []
+
+
+def test_what_cannot_be_pickled_costs_its_own_call(channel: Channel) -> None:
+    with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
+        channel.call("twice", lambda: None)
+    with pytest.raises(ValueError, match="no number"):
+        channel.call("unreadable")
+    assert channel.call("twice", [], timeout=30.0) == []
 
 
 def test_a_late_answer_is_skipped(channel: Channel, handlers: Handlers) -> None:

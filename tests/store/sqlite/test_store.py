@@ -208,3 +208,11 @@ def test_a_damaged_row_costs_itself_only(path: Path, damage: str) -> None:
         reader.close()
         assert [info.namespace for info in store.namespaces()] == [A]
         assert {b"1", b"3", b"4"} <= {entry.data for entry in store.scan(A)}
+
+
+def test_a_damaged_time_counts_as_long_ago(path: Path) -> None:
+    with closing(open_store(f"sqlite:///{path}", SCOPE)) as store:
+        store.append([(A, b"1")])
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE entries SET time = 'abc'")
+        assert [info.last_time for info in store.namespaces()] == [0.0]

@@ -265,6 +265,16 @@ def test_an_aborted_request_is_closed_without_learning_once_no_batch_holds_it(bo
     assert book.drafts_after([10]) == []
 
 
+def test_a_request_that_a_full_queue_dropped_is_closed_and_no_other(book: Book) -> None:
+    some = [request(rid) for rid in ("run-1", "run-10")]
+    for req in some:
+        book.book.admit(req)
+    book.book.drop(request("run-10"))
+    book.book.drop(some[0])
+    book.book.reap(())
+    assert [book.engine.is_open(req.rid) for req in some] == [False, True]
+
+
 def test_what_ended_outside_of_the_batch_is_closed_while_others_decode(book: Book) -> None:
     rids = ("run", "abort", "end", "drop", "wait")
     running, aborted, ended, dropped, waiting = map(request, rids)
