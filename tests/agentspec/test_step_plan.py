@@ -89,9 +89,9 @@ def test_no_plan_saves_less_than_nothing(seed: int) -> None:
         assert plan[0] or plan[7] == 0.0
 
 
-@every("seconds, runs", [(0.15, True), (0.25, False)])
+@every("seconds, runs", [(0.3, True), (0.45, False)])
 def test_passes_that_lose_little_are_taken(seconds: float, runs: bool) -> None:
-    """Suffix drafts alone bring 15 tokens, of which 5 % are worth 0.19 seconds of a run at twice plain decoding."""
+    """Suffix drafts alone bring 15 tokens, of which 10 % are worth 0.37 seconds of a run at twice plain decoding."""
     for plan in planned([LOOP] * 2, promised=0.05, passes_seconds=seconds, speedup=2.0, steps=50):
         assert plan[3] == pytest.approx(15.0, abs=0.1) and plan[5] == pytest.approx(plan[3], abs=0.05)
         assert plan[0] is runs and plan[7] == 0.0

@@ -9,7 +9,7 @@ namespace {
 // The part of the tokens of suffix drafts alone that leaving out the draft model's passes must gain. Of two
 // estimates the larger one is more often too large, and suffix drafts go on better behind the draft model's
 // tokens.
-constexpr double kLeastGain = 0.05;
+constexpr double kLeastGain = 0.10;
 
 }  // namespace
 

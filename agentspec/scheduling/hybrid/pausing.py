@@ -71,14 +71,14 @@ class PayoffPause:
 
     Both times are summed over about the latest 200 steps of 8 rows or more, or as many more of fewer rows, whether the draft model is paused or not:
 
-        running ──── saved < 0.65 spent, or less than that after fewer steps ─> paused
+        running ──── saved < 0.5 spent, or less than that after fewer steps ─> paused
         paused  ──── saved > 1.5 spent ──────────────────────────────────────> running
         paused  ──── 1024 steps, doubled after each failed trial ────────────> trial
-        trial   ──── saved >= 0.65 spent at its end ─> running, else ────────> paused
+        trial   ──── saved >= 0.5 spent at its end ─> running, else ────────> paused
 
     A pause that was wrong lasts as long as the requests that began in it. So the draft model is paused only if it is a
     clear loss: behind its tokens suffix drafts go on better than they would alone, so what is saved is estimated too low.
-    In the first 256 steps the loss must be the clearer, the fewer steps there were: after 32 steps, less than a twelfth of
+    In the first 256 steps the loss must be the clearer, the fewer steps there were: after 32 steps, less than a sixteenth of
     what is spent is saved. A pause after so few steps is shorter too. The first 16 steps of a server do not count:
     while hardly a step was timed, a single one may promise to save more than a hundred steps spend.
 
@@ -89,7 +89,7 @@ class PayoffPause:
 
     _FORGETTING = 0.995
     _HYSTERESIS = 1.5
-    _LOSS = 0.65
+    _LOSS = 0.5
     _FIRST_PAUSE = 1024
     _LONGEST_PAUSE = 16384
     _UNTIMED = 16
