@@ -67,7 +67,7 @@ def drafted(rows: int) -> dict[str, Any]:
 
 def launched(drafts_here: bool) -> dict[str, Any]:
     """Launches the passes of a step whose time is reported after those of another step."""
-    from agentspec.integrations.sglang.workers.hybrid import _Hybrid
+    from agentspec.integrations.sglang.workers.hybrid import _Hybrid, _Step
 
     reports: list[Any] = []
     copies: list[int] = []
@@ -77,7 +77,11 @@ def launched(drafts_here: bool) -> dict[str, Any]:
         num_passes=5,
         passes=lambda batch: SimpleNamespace(start_copy=lambda: copies.append(1)),
     )
+    # A rank that drafts knows the context of a step that waits; others know that of the step before.
+    nothing: Any = None
+    step = _Step([], SimpleNamespace(context=500), nothing, nothing) if drafts_here else None  # type: ignore[arg-type]
     worker: Any = SimpleNamespace(
+        _step=step,
         _draft_worker=drafter,
         _clock=SimpleNamespace(start=lambda: 0.0, stop=lambda start, report: reports.append(report)),
         _passes_took=lambda *of: told.append(of),
@@ -105,7 +109,7 @@ def test_many_rows_have_shorter_chains_and_the_positions_that_sglang_expects() -
     assert told.returncode == 0, told.stderr[-2000:]
     of_passes, of_launches = map(json.loads, told.stdout.splitlines()[-2:])
     # Only the rank that drafts reads the trees. The time is that of these passes.
-    assert of_launches == [{"copies": copies, "told": [[2, 5, 700, 0.25]]} for copies in (1, 0)]
+    assert of_launches == [{"copies": 1, "told": [[2, 5, 500, 0.25]]}, {"copies": 0, "told": [[2, 5, 700, 0.25]]}]
     for rows, found in of_passes.items():
         b, passes = int(rows), PASSES[int(rows)]
         assert found["chosen"] == [list(range(passes))] * b and found["shape"] == [b, passes], rows
