@@ -400,6 +400,28 @@ TreeUnion unite(const SuffixTrees& suffix, const ModelTrees& model, std::span<co
   return out;
 }
 
+FollowedPath follow_path(std::span<const Token> tokens, std::span<const std::int32_t> parents,
+                         std::span<const float> estimates, std::span<const std::int64_t> text) {
+  FollowedPath found;
+  std::size_t end = 0;
+  // Children follow their parents, so one pass finds the whole path, and another one all that is below it.
+  for (std::size_t node = 1; node < tokens.size() && found.length < text.size(); ++node) {
+    if (std::cmp_not_equal(parents[node], end) || tokens[node] != text[found.length]) continue;
+    end = node;
+    ++found.length;
+  }
+  std::vector<bool> below(tokens.size(), false);
+  double sum = 0.0;
+  for (std::size_t node = end + 1; node < tokens.size(); ++node) {
+    const auto parent = static_cast<std::size_t>(parents[node]);
+    below[node] = parent == end || (parent < node && below[parent]);
+    if (below[node]) sum += static_cast<double>(estimates[node]);
+  }
+  const double reached = end == 0 ? 1.0 : static_cast<double>(estimates[end]);
+  found.beyond = reached > 0.0 ? sum / reached : 0.0;
+  return found;
+}
+
 FollowedPaths follow_paths(std::span<const std::int32_t> offsets, std::span<const Token> tokens,
                            std::span<const std::int32_t> parents, std::span<const float> estimates,
                            std::span<const std::int64_t> texts, std::size_t width,
@@ -410,7 +432,6 @@ FollowedPaths follow_paths(std::span<const std::int32_t> offsets, std::span<cons
   check_size("accepted tokens", texts.size(), rows * width);
   check_size("lengths of the accepted tokens", lengths.size(), rows);
   FollowedPaths result{std::vector<std::int32_t>(rows, 0), std::vector<double>(rows, 0.0)};
-  std::vector<bool> below;
   for (std::size_t row = 0; row < rows; ++row) {
     const auto first = static_cast<std::size_t>(offsets[row]);
     const std::size_t size = static_cast<std::size_t>(offsets[row + 1]) - first;
@@ -419,24 +440,11 @@ FollowedPaths follow_paths(std::span<const std::int32_t> offsets, std::span<cons
                         " accepted tokens, got " + std::to_string(lengths[row]));
     }
     const auto text = texts.subspan(row * width, static_cast<std::size_t>(lengths[row]));
-    std::size_t length = 0;
-    std::size_t end = 0;
-    // Children follow their parents, so one pass finds the whole path, and another one all that is below it.
-    for (std::size_t node = 1; node < size && length < text.size(); ++node) {
-      if (std::cmp_not_equal(parents[first + node], end) || tokens[first + node] != text[length]) continue;
-      end = node;
-      ++length;
-    }
-    below.assign(size, false);
-    double sum = 0.0;
-    for (std::size_t node = end + 1; node < size; ++node) {
-      const auto parent = static_cast<std::size_t>(parents[first + node]);
-      below[node] = parent == end || (parent < node && below[parent]);
-      if (below[node]) sum += static_cast<double>(estimates[first + node]);
-    }
-    const double reached = end == 0 ? 1.0 : static_cast<double>(estimates[first + end]);
-    result.lengths[row] = static_cast<std::int32_t>(length);
-    result.beyond[row] = reached > 0.0 ? sum / reached : 0.0;
+    if (size == 0) continue;
+    const FollowedPath found = follow_path(tokens.subspan(first, size), parents.subspan(first, size),
+                                           estimates.subspan(first, size), text);
+    result.lengths[row] = static_cast<std::int32_t>(found.length);
+    result.beyond[row] = found.beyond;
   }
   return result;
 }

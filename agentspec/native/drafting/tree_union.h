@@ -93,14 +93,23 @@ inline constexpr std::uint8_t kModelSource = 4;  // Source.MODEL of agentspec/dr
                               std::span<const bool> wanted, std::span<const std::int32_t> rooms,
                               const UnionConfig& config);
 
-// How far texts follow trees. Both arrays have an element per tree.
-struct FollowedPaths {
-  std::vector<std::int32_t> lengths;  // leading tokens of the text that form a path from the root
-  std::vector<double> beyond;         // expected tokens below the end of that path, if the text reaches it
+// How far a text follows a tree.
+struct FollowedPath {
+  std::size_t length = 0;  // leading tokens of the text that form a path from the root
+  double beyond = 0.0;     // expected tokens below the end of that path, if the text reaches it
 };
 
-// Follows b trees, in the layout of TreeUnion's model trees; estimates are products along paths. 0 for a row
-// without nodes.
+// Follows one tree with at least a root, in topological order; estimates are products along paths.
+[[nodiscard]] FollowedPath follow_path(std::span<const Token> tokens, std::span<const std::int32_t> parents,
+                                       std::span<const float> estimates, std::span<const std::int64_t> text);
+
+// The same of several trees. Both arrays have an element per tree.
+struct FollowedPaths {
+  std::vector<std::int32_t> lengths;
+  std::vector<double> beyond;
+};
+
+// Follows b trees, in the layout of TreeUnion's model trees. 0 for a row without nodes.
 //
 // texts: [b, width]; only the first lengths[i] tokens of row i count. Throws ConfigError if sizes do not
 // agree.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "drafting/tree_mask.h"
+#include "drafting/tree_union.h"
 #include "errors.h"
 
 namespace agentspec {
@@ -233,7 +234,6 @@ double DraftingStep::suffixes_followed(std::span<const std::int64_t> table, std:
       error_.empty() ? DraftShapes{spans_.offsets, spans_.parents, spans_.estimates} : DraftShapes{};
   sum_columns(drafts, std::min(order_.width - 1, sums.sizes.size()), 1.0, sums);
   double followed = 0.0;
-  std::vector<bool> below;
   for (std::size_t row = 0; row + 1 < drafts.offsets.size(); ++row) {
     const auto first = static_cast<std::size_t>(drafts.offsets[row]);
     const std::size_t size =
@@ -241,26 +241,11 @@ double DraftingStep::suffixes_followed(std::span<const std::int64_t> table, std:
     const auto known =
         std::clamp(table[row * columns], std::int64_t{0}, static_cast<std::int64_t>(columns) - 1);
     const auto text = table.subspan(row * columns + 1, static_cast<std::size_t>(known));
-    std::size_t length = 0;
-    std::size_t end = 0;
-    // Children follow their parents.
-    for (std::size_t node = 1; node < size && length < text.size(); ++node) {
-      if (std::cmp_not_equal(drafts.parents[first + node], end) ||
-          spans_.tokens[first + node] != text[length]) {
-        continue;
-      }
-      end = node;
-      ++length;
-    }
-    followed += static_cast<double>(length);
-    const auto reached = static_cast<double>(drafts.estimates[first + end]);
-    if (length < text.size() || reached <= 0.0) continue;
-    below.assign(size, false);
-    for (std::size_t node = end + 1; node < size; ++node) {
-      const auto parent = static_cast<std::size_t>(drafts.parents[first + node]);
-      below[node] = parent == end || below[parent];
-      if (below[node]) followed += static_cast<double>(drafts.estimates[first + node]) / reached;
-    }
+    const FollowedPath found =
+        follow_path(spans_.tokens.subspan(first, size), drafts.parents.subspan(first, size),
+                    drafts.estimates.subspan(first, size), text);
+    followed += static_cast<double>(found.length);
+    if (found.length == text.size()) followed += found.beyond;
   }
   return followed;
 }
