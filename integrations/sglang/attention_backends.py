@@ -34,6 +34,9 @@ TREE_BACKENDS = frozenset({"triton", "flashinfer", "fa3", "fa4", "intel_amx"})
 # Backends that take the width of a verify step from the step itself, if no graph fixes it. The others read it from the
 # configuration once, and would split a narrower step into wrong rows.
 _ANY_WIDTH_BACKENDS = frozenset({"triton", "flashinfer", "intel_amx"})
+# Backends that verify a chain in one pass at topk 1. Above, they verify any tree in two, and lay out its mask anew by some
+# twenty operations a step.
+_CHAINS_COST_LESS = frozenset({"fa3", "fa4"})
 # Bytes that the graphs of one width keep for each captured token and each position of the context, for the slots of the
 # prefix and the mask. Other backends keep tables with one entry per row, which are small in comparison.
 _BYTES_PER_POSITION = {"triton": 8 + 1, "flashinfer": 4 + 1, "fa3": 0, "fa4": 0}
@@ -91,6 +94,12 @@ def takes_any_width(server_args: ServerArgs) -> bool:
     """Whether verify steps without captured graphs may differ in width."""
     backends = backends_in_use(server_args)
     return bool(backends) and all(_serving(name) in _ANY_WIDTH_BACKENDS for name in backends)
+
+
+def chains_cost_less(server_args: ServerArgs) -> bool:
+    """Whether steps in which every row is a chain should be verified at topk 1."""
+    backends = backends_in_use(server_args)
+    return bool(backends) and all(_serving(name) in _CHAINS_COST_LESS for name in backends)
 
 
 def graph_bytes_per_token(server_args: ServerArgs, *, context_length: int, hidden_size: int) -> int:

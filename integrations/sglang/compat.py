@@ -213,13 +213,21 @@ def configured(record: ServerArgs | None = None, **values: object) -> Iterator[N
         publish("agentspec.captured", kept)
 
 
-def capture_verify_graphs(model_runner: ModelRunner, width: int) -> tuple[object, GraphRunner]:
-    """Makes an attention backend and captures graphs for verify steps of `width` tokens per row. Existing ones stay."""
+def capture_verify_graphs(
+    model_runner: ModelRunner, width: int, *, topk: int | None = None
+) -> tuple[object, GraphRunner]:
+    """Makes an attention backend and captures graphs for verify steps of `width` tokens per row. Existing ones stay.
+
+    `topk`: SGLang's `speculative_eagle_topk` for these steps; None: that of the server.
+    """
     widest, new_workspace = verify_graphs(model_runner), model_runner.init_new_workspace
     assert widest is not None
     steps = max(width - 1, 1)
-    # Backends size their buffers by the published configuration.
-    with configured(speculative_num_draft_tokens=width, speculative_num_steps=steps):
+    shape = {"speculative_num_draft_tokens": width, "speculative_num_steps": steps}
+    if topk is not None:
+        shape["speculative_eagle_topk"] = topk
+    # Backends size their buffers by the published configuration. The older release reads topk from the record.
+    with configured(None if topk is None else model_runner.server_args, **shape):
         try:
             backend = model_runner._get_attention_backend(init_new_workspace=True)
             make: Callable[..., GraphRunner] = type(widest)
@@ -447,10 +455,10 @@ def verify_mask(backend: object, mask: Tensor, rows: int) -> Tensor:
     """The tree mask of a verify step, copied to the attention backend's own buffer if it has one that graphs read.
 
     Backends copy what they are given to that buffer. Of a buffer for the longest context they should get no more than
-    the step's own part.
+    the step's own part. A backend whose steps are chains reads no mask.
     """
     own = getattr(backend, "verify_mask", None)
-    if own is None or not own.fits(rows):
+    if own is None or not own.is_read or not own.fits(rows):
         return mask
     buffer: Tensor = own.buffer
     return buffer.view(-1)[: mask.numel()].copy_(mask)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang import arguments, compat
-from agentspec.integrations.sglang.attention_backends import takes_any_width
+from agentspec.integrations.sglang.attention_backends import chains_cost_less, takes_any_width
 from agentspec.integrations.sglang.sglang_types import DraftWorker, GraphRunner, ModelRunner
 
 logger = logging.getLogger("agentspec")
@@ -44,6 +44,9 @@ def parse_widths(text: str) -> tuple[int, ...]:
         raise ConfigError(f"widths must be {AUTO}, {ONE} or a list of numbers >= 1 such as 1,2,4,8, got {text!r}")
     return widths
 
+
+_CHAIN_WIDTH = 2
+"""A root and one more token are a chain, whatever was drafted."""
 
 FINE_WIDTHS = (3, 5, 10, 20)
 """Widths between powers of two, for batches that a GPU verifies in about the time of one token a row at these widths, and
@@ -173,8 +176,9 @@ class WidthTiers:
     def _capture_one(self, width: int, *, extends: bool, free: float) -> _Tier | None:
         """Captures the graphs of one width; None if that failed on this rank."""
         runner, draft, started = self._model_runner, self._draft_worker, time.perf_counter()
+        topk = 1 if width <= _CHAIN_WIDTH and chains_cost_less(runner.server_args) else None
         try:
-            target = compat.capture_verify_graphs(runner, width)
+            target = compat.capture_verify_graphs(runner, width, topk=topk)
             extend = compat.capture_draft_extend(draft, width) if extends and draft is not None else None
         except Exception:
             logger.exception("agentspec could not capture graphs for steps of %d tokens a row", width)

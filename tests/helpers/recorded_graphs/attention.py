@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from sglang.srt.layers.attention.intel_amx_backend import IntelAMXAttnBackend, IntelAMXMultiStepDraftBackend
 from sglang.srt.layers.attention.verify_mask import VerifyMask, tree_mask_numel
+from sglang.srt.runtime_context import get_spec
 from sglang.srt.speculative.eagle_utils import TreeMaskMode
 from torch import Tensor
 
@@ -17,7 +18,8 @@ logger = logging.getLogger("recorded_graphs")
 
 
 class RecordedAttention(IntelAMXAttnBackend):  # type: ignore[misc]
-    """Owns buffers for steps of the width that is configured when it is made, like SGLang's Triton backend.
+    """Owns buffers for steps of the width that is configured when it is made, like SGLang's Triton backend. At topk 1 it
+    verifies chains and reads no mask, like SGLang's backend for flash attention.
 
     A capture reads the buffers; init_forward_metadata_out_graph() fills them before the capture and before each replay.
     """
@@ -25,6 +27,7 @@ class RecordedAttention(IntelAMXAttnBackend):  # type: ignore[misc]
     def __init__(self, model_runner: Any) -> None:
         super().__init__(model_runner)
         self._is_draft_runner = model_runner.is_draft_worker
+        self._reads_mask = get_spec().speculative_eagle_topk > 1
         self._verify_mask: VerifyMask | None = None
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
@@ -35,7 +38,8 @@ class RecordedAttention(IntelAMXAttnBackend):  # type: ignore[misc]
         self._scratch = torch.zeros(max_num_tokens, self.num_head, self.num_kv_splits, self.v_head_dim + 1)
         if not self._is_draft_runner:
             cells = tree_mask_numel(TreeMaskMode.QLEN_ONLY, max_bs, width, self.max_context_len)
-            self._verify_mask = VerifyMask(torch.ones(cells, dtype=torch.bool), TreeMaskMode.QLEN_ONLY, max_bs)
+            mask = torch.ones(cells, dtype=torch.bool)
+            self._verify_mask = VerifyMask(mask, TreeMaskMode.QLEN_ONLY, max_bs, self._reads_mask)
 
     def get_cuda_graph_seq_len_fill_value(self) -> int:
         return 1
@@ -59,7 +63,9 @@ class RecordedAttention(IntelAMXAttnBackend):  # type: ignore[misc]
     def init_forward_metadata_out_graph(self, forward_batch: Any, in_capture: bool = False) -> None:
         rows, width, mode = forward_batch.batch_size, self.num_draft_tokens, forward_batch.forward_mode
         if mode.is_target_verify():
-            mask = self._filled_mask(forward_batch.spec_info.custom_mask, rows * width * width)
+            mask = None
+            if self._reads_mask:
+                mask = self._filled_mask(forward_batch.spec_info.custom_mask, rows * width * width)
             torch.add(forward_batch.seq_lens[:rows], width, out=self._lengths[:rows])
         elif mode.is_draft_extend_v2():
             mask = None

@@ -24,12 +24,14 @@ def register() -> None:
     from sglang.srt.speculative import eagle_worker_v2
 
     from agentspec.integrations.sglang import arguments
-    from agentspec.integrations.sglang.widths import graph_sizes
+    from agentspec.integrations.sglang.widths import graph_sizes, tiers
     from recorded_graphs.attention import RecordedAttention, RecordedDraftAttention
     from recorded_graphs.backend import RecordedGraphs
 
     # The launcher uses this to decide how wide steps may be.
     arguments.captures_graphs = lambda server_args: True
+    # RecordedAttention takes the place of flash attention here.
+    tiers.chains_cost_less = lambda server_args: True
     if tokens := os.environ.get(TOKENS_VARIABLE):
         graph_sizes.MOST_TOKENS = int(tokens)
     utils.FullCudaGraphBackend = RecordedGraphs

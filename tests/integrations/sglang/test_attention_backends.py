@@ -109,6 +109,17 @@ def test_flashinfer_drops_the_mask_of_models_with_mla(monkeypatch: pytest.Monkey
     assert verifies_trees(arguments("fa3")) and verifies_trees(arguments("triton"))
 
 
+@pytest.mark.sglang
+@pytest.mark.parametrize("package", sources(), ids=lambda package: package.parent.name)
+def test_flash_attention_takes_topk_from_the_configuration_and_reads_no_mask_at_1(package: Path) -> None:
+    source = (package / "srt/layers/attention/flashattention_backend.py").read_text()
+    assert re.search(r"self\.topk = .*\bspeculative_eagle_topk or 0", source)
+    assert "is_read=self.topk > 1" in source
+    # One pass if topk is at most 1: where metadata is made, captured and filled in, and where attention is computed.
+    assert len(re.findall(r"is_target_verify\(\):\n +if self\.topk <= 1:", source)) == 3
+    assert re.search(r"is_target_verify\(\)\n +and self\.topk > 1\n", source)
+
+
 @pytest.mark.parametrize("flag", ["enable_unified_memory", "enable_linear_replayssm_spec"])
 def test_features_of_sglang_that_verify_chains(flag: str) -> None:
     assert not verifies_trees(arguments("triton", **{flag: True}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -76,8 +77,9 @@ class Runner:
     attn_backend: Any = "backend of 8"
     decode_cuda_graph_runner: Any = field(default_factory=lambda: Graphs("graphs of 8"))
     lora_manager: Any = None
-    server_args: Any = None
+    server_args: Any = field(default_factory=lambda: SimpleNamespace(attention_backend="triton"))
     captured: list[int] = field(default_factory=list)
+    as_chains: list[int] = field(default_factory=list)
     graph_memory_usage: dict[str, float] = field(default_factory=lambda: {"target_verify": 3.0})
     graph_time_usage: dict[str, float] = field(default_factory=lambda: {"target_verify": 1.5})
     free: float = 100.0
@@ -139,10 +141,11 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
         least = settings["least"].get(width, 0)
         return tuple(size for size in (1, 2, 4) if least <= size * width <= settings["tokens"])
 
-    def verify(runner: Runner, width: int) -> tuple[str, Graphs]:
+    def verify(runner: Runner, width: int, *, topk: int | None) -> tuple[str, Graphs]:
         if width == settings["fails_at"]:
             raise RuntimeError("CUDA out of memory, made up by a test")
         runner.captured.append(width)
+        runner.as_chains += [width] if topk == 1 else []
         runner.free -= settings["takes"]
         return f"backend of {width}", Graphs(f"graphs of {width}", list(sizes(runner, width)))
 
@@ -157,6 +160,15 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     monkeypatch.setattr(compat, "free_memory", lambda runner: runner.free)
     monkeypatch.setattr(compat, "tensor_parallel_group", lambda: settings["ranks"])
     yield settings
+
+
+@every(("backend", "expected"), [("fa3", [1, 2]), ("fa4", [1, 2]), ("triton", []), ("flashinfer", [])])
+def test_rows_that_cannot_branch_are_captured_as_chains_where_these_cost_less(
+    captures: dict[str, Any], backend: str, expected: list[int]
+) -> None:
+    runner = Runner(server_args=SimpleNamespace(attention_backend=backend))
+    assert WidthTiers(runner).capture((1, 2, 4, 8)) == (1, 2, 4, 8)
+    assert sorted(runner.as_chains) == expected
 
 
 def test_draft_extend_reads_rows_of_the_width_that_was_verified(captures: dict[str, Any]) -> None:
