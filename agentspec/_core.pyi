@@ -171,6 +171,7 @@ class PlanningNumbers:
         passes: int,
         must_pass: bool,
         cannot_pass: bool,
+        trees: bool,
         ragged: bool,
     ) -> None: ...
 
@@ -350,4 +351,5 @@ def foresee_union(
     wanted: NDArray[np.bool_],
     rooms: NDArray[np.int32],
     passes: int,
+    trees: bool,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]: ...

@@ -187,7 +187,7 @@ def _union_ms(rows: int) -> float:
     from agentspec.integrations.sglang.kernels import tree_union as union
 
     rng, width = np.random.default_rng(rows), 32
-    drafts, model = union._drawn_drafts(rng, rows), union._drawn_trees(rng, rows).to(torch.device("cuda"))
+    drafts, model = union._drawn_drafts(rng, rows, True), union._drawn_trees(rng, rows, True).to(torch.device("cuda"))
     packed = np.zeros(union.num_integers(rows, len(drafts.tokens)), np.int32)
     union.pack(drafts, np.full(rows, width - 1, np.int32), np.ones(rows, bool), packed)
     there = torch.from_numpy(packed).cuda()

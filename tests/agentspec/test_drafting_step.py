@@ -102,6 +102,7 @@ def _random_order(rng: np.random.Generator, texts: Texts) -> Order:
         passes=int(rng.integers(1, 6)),
         must_pass=bool(rng.random() < 0.2),
         cannot_pass=bool(rng.random() < 0.2),
+        trees=bool(rng.random() < 0.7),
     )
 
 

@@ -58,6 +58,7 @@ class Order:
     passes: int = 3
     must_pass: bool = False
     cannot_pass: bool = False
+    trees: bool = True
     ragged: bool = False
 
     def numbers(self) -> _core.PlanningNumbers:
@@ -66,7 +67,7 @@ class Order:
 
 _NUMBERS = (
     "widths", "seconds", "with_model", "rest", "speedup", "speedup_alone", "exponent", "exponent_united", "promised", "fit", "passes",
-    "must_pass", "cannot_pass", "ragged",
+    "must_pass", "cannot_pass", "trees", "ragged",
 )  # fmt: skip
 
 
@@ -152,7 +153,14 @@ class Oracle:
         if order.fit is not None:
             assert order.promised is not None
             united = _core.foresee_union(
-                drafts.offsets, drafts.parents, drafts.estimates, order.promised, order.fit, rooms, order.passes
+                drafts.offsets,
+                drafts.parents,
+                drafts.estimates,
+                order.promised,
+                order.fit,
+                rooms,
+                order.passes,
+                order.trees,
             )
         shown = united if order.unites and united is not None else (drafts.offsets, drafts.parents, drafts.estimates)
         exponent = order.exponent_united if order.unites else order.exponent

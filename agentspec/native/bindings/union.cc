@@ -53,9 +53,10 @@ nb::tuple followed(const Int32Array& offsets, const Int32Array& tokens, const In
 // Keeps the GIL, because it takes some microseconds.
 nb::tuple foreseen(const Int32Array& offsets, const Int32Array& parents, const FloatArray& estimates,
                    const Vector<double>& promised, const Vector<bool>& wanted, const Int32Array& rooms,
-                   std::int64_t passes) {
-  const auto [r, owner] = hand_over(foresee_union(
-      {view(offsets), view(parents), view(estimates), view(promised), view(wanted), view(rooms), passes}));
+                   std::int64_t passes, bool trees) {
+  const auto [r, owner] =
+      hand_over(foresee_union({view(offsets), view(parents), view(estimates), view(promised), view(wanted),
+                               view(rooms), passes, trees}));
   return nb::make_tuple(array1(r->offsets, owner), array1(r->parents, owner), array1(r->estimates, owner));
 }
 
@@ -77,7 +78,7 @@ void bind_union(nb::module_& m) {
         "estimates"_a.noconvert(), "texts"_a.noconvert(), "lengths"_a.noconvert());
   m.def("foresee_union", &foreseen, "offsets"_a.noconvert(), "parents"_a.noconvert(),
         "estimates"_a.noconvert(), "promised"_a.noconvert(), "wanted"_a.noconvert(), "rooms"_a.noconvert(),
-        "passes"_a);
+        "passes"_a, "trees"_a);
 }
 
 }  // namespace agentspec::bindings

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <string>
 
 #include "errors.h"
@@ -95,18 +96,32 @@ ForeseenUnion foresee_union(const KnownDrafts& known) {
     double reached = 1.0;
     for (double& estimate : chain_estimates) {
       reached *= chance;
-      estimate = reached * std::max(1.0 - estimate, 0.0);
+      estimate = known.trees ? reached * std::max(1.0 - estimate, 0.0) : reached;
     }
     level(chain_estimates, scratch);
+    std::size_t end = size;
+    std::int64_t drafts = chain;
+    if (!known.trees) {
+      const auto most = static_cast<std::size_t>(room);
+      const auto own_estimates = known.estimates.subspan(first + 1, std::min(size - 1, most));
+      const auto model_estimates = std::span(chain_estimates).first(std::min(chain_estimates.size(), most));
+      const double promised = std::accumulate(own_estimates.begin(), own_estimates.end(), 0.0);
+      const bool is_model = std::accumulate(model_estimates.begin(), model_estimates.end(), 0.0) > promised;
+      if (is_model) {
+        end = 1;
+      } else {
+        drafts = 0;
+      }
+    }
     out.parents.push_back(-1);
     out.estimates.push_back(1.0F);
     places.assign(size, 0);
     std::size_t own = 1;
     std::int64_t drafted = 0;
     std::int32_t last = 0;  // the place of the chain's last token
-    for (std::int32_t place = 1; place <= room && (own < size || drafted < chain); ++place) {
-      const double next = drafted < chain ? chain_estimates[static_cast<std::size_t>(drafted)] : 0.0;
-      if (own == size || (drafted < chain && next > known.estimates[first + own])) {
+    for (std::int32_t place = 1; place <= room && (own < end || drafted < drafts); ++place) {
+      const double next = drafted < drafts ? chain_estimates[static_cast<std::size_t>(drafted)] : 0.0;
+      if (own == end || (drafted < drafts && next > known.estimates[first + own])) {
         out.parents.push_back(last);
         out.estimates.push_back(static_cast<float>(next));
         last = place;

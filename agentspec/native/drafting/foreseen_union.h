@@ -17,6 +17,7 @@ struct KnownDrafts {
   std::span<const bool> wanted;           // [b], whether the row's draft will have nodes of that tree
   std::span<const std::int32_t> rooms;    // [b], most nodes of the row, its root not counted
   std::int64_t passes = 1;                // tokens on the longest path of the draft model's trees
+  bool trees = true;  // false: the suffix drafts are chains, and each row verifies one chain
 };
 
 // Trees in the layout of KnownDrafts. Nodes with greater estimates come first.
@@ -32,7 +33,8 @@ struct ForeseenUnion {
 // probability after those before it, such that the chain brings what is promised. A token of the chain adds
 // something if the suffix draft has no right token at its depth. The two are taken to be independent of each
 // other; whoever plans with the result corrects it by what earlier unions brought. A chain's estimates must
-// not ascend, so a token that adds more than those before it shares with them.
+// not ascend, so a token that adds more than those before it shares with them. Without `trees`, a row gets
+// the chain that promises more.
 //
 // Throws ConfigError unless all spans describe the same b rows and `passes` is at least 1.
 [[nodiscard]] ForeseenUnion foresee_union(const KnownDrafts& known);

@@ -27,6 +27,13 @@ struct Tree {
     sources.clear();
   }
 
+  void leave_root() {
+    tokens.resize(1);
+    parents.resize(1);
+    estimates.resize(1);
+    sources.resize(1);
+  }
+
   void add(Token token, std::int32_t parent, double estimate, std::uint8_t source) {
     tokens.push_back(token);
     parents.push_back(parent);
@@ -105,6 +112,7 @@ class RowBuilder {
     }
     if (config_.rule == UnionRule::kInterleave) {
       alone_ = false;
+      if (!config_.trees) keep_better();
       interleave(max_nodes);
       return merged_;
     }
@@ -227,8 +235,21 @@ class RowBuilder {
     }
   }
 
+  // The estimate of one of the draft model's nodes as a device scales it.
+  [[nodiscard]] float scaled_on_device(std::size_t node) const {
+    return std::min(static_cast<float>(config_.factor) * static_cast<float>(drafted_.estimates[node]), 1.0F);
+  }
+
+  // Leaves only the root of the chain that promises less.
+  void keep_better() {
+    float own = 0.0F;
+    float model = 0.0F;
+    for (std::size_t node = 1; node < own_.size(); ++node) own += static_cast<float>(own_.estimates[node]);
+    for (std::size_t node = 1; node < scaled_.size(); ++node) model += scaled_on_device(node);
+    (model > own ? own_ : scaled_).leave_root();
+  }
+
   void interleave(std::size_t max_nodes) {
-    const auto factor = static_cast<float>(config_.factor);
     merged_.clear();
     merged_.add(own_.tokens[0], -1, 1.0, own_.sources[0]);
     own_places_.assign(own_.size(), 0);
@@ -237,9 +258,7 @@ class RowBuilder {
     std::size_t model = 1;
     while ((own < own_.size() || model < scaled_.size()) && merged_.size() <= max_nodes) {
       float scaled = 0.0F;
-      if (model < scaled_.size()) {
-        scaled = std::min(factor * static_cast<float>(drafted_.estimates[model]), 1.0F);
-      }
+      if (model < scaled_.size()) scaled = scaled_on_device(model);
       if (own == own_.size() ||
           (model < scaled_.size() && scaled > static_cast<float>(own_.estimates[own]))) {
         const std::size_t parent = united_[static_cast<std::size_t>(scaled_.parents[model])];

@@ -43,7 +43,7 @@ enum class UnionRule : std::uint8_t {
 
 struct UnionConfig {
   UnionRule rule = UnionRule::kMerge;
-  bool trees = true;           // false: use only the likeliest chain of the draft model's tree
+  bool trees = true;  // false: suffix drafts are chains, and the draft model's likeliest chain is used
   std::int32_t max_nodes = 1;  // limit of a row that wants the draft model's tree, its root not counted
   double min_estimate = 0.0;   // candidates and merged nodes with smaller estimates are left out
   double factor = 1.0;         // the draft model's estimates are multiplied by it and capped at 1
@@ -84,8 +84,9 @@ inline constexpr std::uint8_t kModelSource = 4;  // Source.MODEL of agentspec/dr
 //
 // Interleaving: nodes are taken from both trees in the order of their drafters' estimates, in single
 // precision, until there are max_nodes. Ties go to the suffix tree. A node with the same tokens from the root
-// is taken once, with the first estimate. The kernel in integrations/sglang/kernels/tree_union.py does the
-// same.
+// is taken once, with the first estimate. Without `trees`, one of both chains is taken alone: the draft
+// model's if its estimates sum to more, in single precision. The kernel in
+// integrations/sglang/kernels/tree_union.py does the same.
 //
 // Throws ConfigError if array sizes do not agree, if a row that is read is not a tree in topological order,
 // or if candidates are not ascending, lack a parent or have a token outside [0, 2^31).

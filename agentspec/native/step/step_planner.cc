@@ -26,7 +26,8 @@ void StepPlanner::foresee(const DraftShapes& suffix, std::span<const std::int32_
                              numbers.promised,
                              {fit, numbers.fit.size()},
                              rooms,
-                             numbers.passes});
+                             numbers.passes,
+                             numbers.trees});
 }
 
 DraftShapes StepPlanner::foreseen() const {

@@ -25,6 +25,7 @@ struct PlanningNumbers {
   std::int64_t passes = 1;        // tokens on the longest path of the draft model's trees
   bool must_pass = false;         // the draft model drafts in every step
   bool cannot_pass = false;       // it is paused; the plan tells what its passes would save
+  bool trees = true;              // false: each row verifies one chain, its suffix draft or the draft model's
   bool ragged = false;            // each row is verified with only its own nodes, without padding
 };
 

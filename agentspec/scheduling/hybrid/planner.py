@@ -42,6 +42,8 @@ class ModelNumbers:
     rows that count as fit."""
     alone: bool = False
     """Whether suffix drafts are left out."""
+    trees: bool = True
+    """Whether both drafts of a row are united; if not, they are chains, and it verifies one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ def planning_numbers(
         passes=1 if model is None else model.passes,
         must_pass=model is not None and model.must_pass,
         cannot_pass=model is not None and model.cannot_pass,
+        trees=model is None or model.trees,
         ragged=ragged,
     )
 

@@ -167,7 +167,7 @@ class HybridPolicy:
     @property
     def plans_ahead(self) -> bool:
         """Whether a DraftingStep can decide for the policy, one step ahead."""
-        auto = self.config.rule == "expected" and self.config.tau == "auto" and self.merges
+        auto = self.config.rule == "expected" and self.config.tau == "auto" and (self.merges or not self.config.trees)
         return auto or self.config.tau in (0, math.inf)
 
     def promised(self, request_ids: Sequence[str], contexts: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -58,6 +58,8 @@ class UnionLimits:
     """The draft model's nodes with smaller estimates are left out. A number of single precision."""
     factor: float
     """The draft model's estimates are multiplied by it and capped at 1."""
+    trees: bool = True
+    """If not, the drafts of both are chains, and a row gets the one that promises more."""
 
 
 def num_integers(rows: int, nodes: int) -> int:
@@ -149,7 +151,7 @@ def _on_host(packed: torch.Tensor, nodes: int, model: ModelTensors, limits: Unio
         wanted.astype(np.bool_),
         rooms,
         _core.UnionRule.INTERLEAVE,
-        True,
+        limits.trees,
         max(width - 1, 1),
         limits.min_estimate,
         limits.factor,
@@ -191,6 +193,7 @@ def _with_kernel(
     _compiled()[(rows,)](
         packed, parents, chosen, tokens, estimates, *arrays, cells.view(torch.uint8), report,
         rows, nodes, parents.shape[1], num_chosen, model.topk, limits.width, limits.min_estimate, limits.factor,
+        int(not limits.trees),
         # One value each, so that nothing is compiled while a server runs.
         BLOCK=MOST_WIDTH, MODEL_BLOCK=MOST_WIDTH,
         # Each node of the loop takes a dozen reductions, which need no barriers within one warp.
@@ -207,7 +210,7 @@ def _compiled() -> Any:
     # Without this, Triton would compile further kernels for values of 1, for multiples of 16 and for tensors whose memory
     # begins at a multiple of 16 bytes. Where a tensor begins depends on the shape of the step.
     @triton.jit(  # type: ignore[untyped-decorator]
-        do_not_specialize=["rows", "nodes", "groups", "num_chosen", "topk", "width", "min_estimate", "factor"],
+        do_not_specialize=["rows", "nodes", "groups", "num_chosen", "topk", "width", "min_estimate", "factor", "chains"],
         do_not_specialize_on_alignment=[
             "packed", "parents", "chosen", "model_tokens", "model_estimates", "tokens", "depths", "next_token",
             "next_sibling", "cells", "report",
@@ -215,7 +218,7 @@ def _compiled() -> Any:
     )  # fmt: skip
     def union_kernel(  # type: ignore[no-untyped-def]
         packed, parents, chosen, model_tokens, model_estimates, tokens, depths, next_token, next_sibling, cells, report,
-        rows, nodes, groups, num_chosen, topk, width, min_estimate, factor,
+        rows, nodes, groups, num_chosen, topk, width, min_estimate, factor, chains,
         BLOCK: tl.constexpr, MODEL_BLOCK: tl.constexpr,
     ):  # fmt: skip
         row = tl.program_id(0).to(tl.int64)
@@ -247,6 +250,17 @@ def _compiled() -> Any:
         # Written so that an estimate that is NaN is left out too.
         is_likely = is_item & (given >= min_estimate)
         left = is_likely.to(tl.int64)
+
+        # Of two chains, only the one that promises more is taken. The sums are made one by one, as the host makes them.
+        own_sum = tl.full((), 0.0, tl.float32)
+        item_sum = tl.full((), 0.0, tl.float32)
+        for place in range(chains * room):
+            own_sum += tl.sum(tl.where(node == place + 1, own_estimates, 0.0))
+            item_sum += tl.sum(tl.where((item == place) & is_likely, scaled, 0.0))
+        is_better = item_sum > own_sum
+        num_own = tl.where((chains > 0) & is_better, 1, num_own)
+        num_ignored = tl.where((chains > 0) & (is_better == 0), tl.sum(left), 0)
+        left = tl.where(num_ignored > 0, 0, left)
 
         # The tree that is made, and where the nodes of both drafts are in it. The root is there.
         made_tokens = tl.full((BLOCK,), -1, tl.int64)
@@ -319,7 +333,7 @@ def _compiled() -> Any:
         line = report + row * (3 + 3 * num_chosen)
         tl.store(line, num_made - 1)
         tl.store(line + 1, model_first)
-        tl.store(line + 2, (tl.sum(left) == 0).to(tl.int64))
+        tl.store(line + 2, (tl.sum(left) + num_ignored == 0).to(tl.int64))
         line += 3 + item
         is_told = item < num_chosen
         tl.store(line, tl.where(is_likely, items_tokens, -1), mask=is_told)
@@ -351,12 +365,12 @@ def can_unite(device: torch.device) -> bool:
 def agrees(unite: Callable[..., None], device: torch.device, seed: int) -> bool:
     """Whether a function like unite_on_device() makes the same of drawn drafts on the device as the definition."""
     rng = np.random.default_rng(seed)
-    rows, width = int(rng.integers(1, 5)), int(rng.choice([1, 2, 5, 16, 64]))
-    drafts, model = _drawn_drafts(rng, rows), _drawn_trees(rng, rows)
+    rows, width, trees = int(rng.integers(1, 5)), int(rng.choice([1, 2, 5, 16, 64])), bool(rng.random() < 0.7)
+    drafts, model = _drawn_drafts(rng, rows, trees), _drawn_trees(rng, rows, trees)
     rooms = rng.integers(0, width, rows).astype(np.int32)
     packed = np.zeros(num_integers(rows, len(drafts.tokens)), np.int32)
     pack(drafts, rooms, rng.random(rows) < 0.8, packed)
-    limits = UnionLimits(width, float(np.float32(0.05)), float(np.float32(rng.uniform(0.5, 1.5))))
+    limits = UnionLimits(width, float(np.float32(0.05)), float(np.float32(rng.uniform(0.5, 1.5))), trees)
     results = []
     for function, place in ((_on_host, torch.device("cpu")), (unite, device)):
         there = model.to(place)
@@ -371,8 +385,8 @@ def agrees(unite: Callable[..., None], device: torch.device, seed: int) -> bool:
     return all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
-def _drawn_drafts(rng: np.random.Generator, rows: int) -> DraftBatch:
-    """Random trees, likeliest nodes first, of few tokens so that both drafters agree often."""
+def _drawn_drafts(rng: np.random.Generator, rows: int, trees: bool) -> DraftBatch:
+    """Random trees or chains, likeliest nodes first, of few tokens so that both drafters agree often."""
     sizes = rng.integers(1, 20, rows)
     offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
     tokens, parents, estimates = (np.zeros(offsets[-1], kind) for kind in (np.int32, np.int32, np.float32))
@@ -381,7 +395,8 @@ def _drawn_drafts(rng: np.random.Generator, rows: int) -> DraftBatch:
         parents[first], estimates[first] = -1, 1.0
         estimates[first + 1 : first + size] = np.sort(rng.random(size - 1).astype(np.float32))[::-1]
         for node in range(1, size):
-            choices = [(p, t) for p in range(node) for t in range(5) if (p, t) not in taken]
+            above = range(node) if trees else (node - 1,)
+            choices = [(p, t) for p in above for t in range(5) if (p, t) not in taken]
             place = choices[int(rng.integers(len(choices)))]
             taken.add(place)
             parents[first + node], tokens[first + node] = place
@@ -391,9 +406,9 @@ def _drawn_drafts(rng: np.random.Generator, rows: int) -> DraftBatch:
     )
 
 
-def _drawn_trees(rng: np.random.Generator, rows: int) -> ModelTensors:
-    """Candidates in groups of topk, as a drafting loop of some passes makes and chooses them."""
-    topk, passes = int(rng.integers(1, 4)), int(rng.integers(1, 5))
+def _drawn_trees(rng: np.random.Generator, rows: int, trees: bool) -> ModelTensors:
+    """Candidates in groups of topk, as a drafting loop of some passes makes and chooses them. topk is 1 for chains."""
+    topk, passes = int(rng.integers(1, 4)) if trees else 1, int(rng.integers(1, 5))
     groups = 1 + topk * (passes - 1)
     count = int(rng.integers(1, topk * groups + 1))
     parents, chosen, tokens, estimates = [], [], [], []
@@ -403,10 +418,11 @@ def _drawn_trees(rng: np.random.Generator, rows: int) -> ModelTensors:
         drawn = np.zeros(topk * groups, np.int64)
         for group in range(groups):
             if group:
-                # A candidate of the pass before.
-                before = 0 if group <= topk else 1 + ((group - 1) // topk - 1) * topk
-                last = topk if group <= topk else (before + topk) * topk
-                above[group] = int(rng.integers(before * topk, last))
+                # One of the candidates of the pass before, each of which is continued once.
+                first = 0 if group <= topk else 1 + ((group - 1) // topk - 1) * topk
+                last = 1 if group <= topk else first + topk
+                untouched = np.setdiff1d(np.arange(first * topk, last * topk), above)
+                above[group] = rng.choice(untouched)
             whole = 1.0 if above[group] < 0 else chances[above[group]]
             place = slice(group * topk, (group + 1) * topk)
             chances[place] = whole * np.sort(rng.random(topk).astype(np.float32))[::-1]

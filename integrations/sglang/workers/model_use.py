@@ -146,6 +146,7 @@ class ModelUse:
             must_pass=tau == math.inf,
             cannot_pass=not fits,
             alone=tau == math.inf,
+            trees=self.policy.config.trees,
         )
 
     def plan(
@@ -189,7 +190,7 @@ class ModelUse:
     def union_limits(self, width: int) -> UnionLimits:
         """What bounds the drafts that the device unites for a step of a width."""
         config, factor = self.policy.config, self.policy.calibration.factor
-        return UnionLimits(width, single_precision(config.min_token_prob), single_precision(factor))
+        return UnionLimits(width, single_precision(config.min_token_prob), single_precision(factor), config.trees)
 
     def observe(self, order: StreamOrder, done: AheadStep, num_accepted: Sequence[int]) -> None:
         """Learns whether the draft model pays. `num_accepted`: accepted tokens of each row, bonus tokens not counted."""

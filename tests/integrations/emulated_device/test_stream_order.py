@@ -40,9 +40,12 @@ def _server(system: str, folder: Path, *arguments: str, **variables: str) -> Ser
     )
 
 
-@pytest.fixture(scope="module", params=["suffix", "hybrid"])
+@pytest.fixture(scope="module", params=["suffix", "hybrid", "hybrid with chains"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with _server(request.param, tmp_path_factory.mktemp("ahead")) as started:
+    system, _, chains = request.param.partition(" with ")
+    with _server(
+        system, tmp_path_factory.mktemp("ahead"), *(("--agentspec-mode", "chain") if chains else ())
+    ) as started:
         yield started
 
 

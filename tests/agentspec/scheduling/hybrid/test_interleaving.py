@@ -15,12 +15,13 @@ from agentspec import ConfigError, _core
 from agentspec.scheduling.hybrid import HybridPolicy, UnitedTrees
 
 
-def drawn_suffix(rng: np.random.Generator) -> Tree:
-    """A suffix draft as an engine makes it: the likeliest nodes come first, and siblings have different tokens."""
+def drawn_suffix(rng: np.random.Generator, trees: bool = True) -> Tree:
+    """A suffix draft as an engine makes it: the likeliest nodes come first, and siblings have different tokens. A chain
+    without `trees`."""
     tree = Tree([int(rng.integers(100))], [-1], [1.0], [0])
     taken: set[tuple[int, int]] = set()
     for estimate in sorted(rng.choice(np.linspace(0.05, 1.0, 20), int(rng.integers(0, 15))), reverse=True):
-        parent, token = int(rng.integers(len(tree.tokens))), int(rng.integers(5))
+        parent, token = int(rng.integers(len(tree.tokens))) if trees else len(tree.tokens) - 1, int(rng.integers(5))
         if (parent, token) in taken:
             continue
         taken.add((parent, token))
@@ -29,45 +30,61 @@ def drawn_suffix(rng: np.random.Generator) -> Tree:
     return tree
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_nodes_are_taken_from_both_trees_by_their_estimates(seed: int) -> None:
+@every("trees", [True, False])
+@every("seed", range(200))
+def test_nodes_are_taken_from_both_trees_by_their_estimates_or_from_the_better_chain(seed: int, trees: bool) -> None:
     rng = np.random.default_rng(seed)
-    b, topk, steps = int(rng.integers(1, 5)), int(rng.integers(1, 4)), int(rng.integers(1, 5))
+    b, topk, steps = int(rng.integers(1, 5)), int(rng.integers(1, 4)) if trees else 1, int(rng.integers(1, 5))
     model = random_loop(rng, b, topk, steps, 5, int(rng.integers(1, 2 + topk + (steps - 1) * topk * topk)))
     # The candidates below a node have different tokens, as in any drafting loop.
     model.tokens[:] = (model.chosen // topk * 3 + model.chosen % topk) % 5
-    suffix = [drawn_suffix(rng) for _ in range(b)]
+    suffix = [drawn_suffix(rng, trees) for _ in range(b)]
     rooms = rng.integers(0, 15, b).astype(np.int32)
     floor, factor = float(np.float32(rng.choice([0.0, 0.1]))), float(np.float32(rng.choice([0.7, 1.0, 4.0])))
     drafts = batch(suffix)
     found = _core.unite_trees(
         drafts.offsets, drafts.tokens, drafts.parents, drafts.estimates, drafts.sources, drafts.match_lens,
         model.parents, model.chosen, model.tokens, model.estimates, topk, np.ones(b, np.bool_), rooms,
-        _core.UnionRule.INTERLEAVE, True, 100, floor, factor,
+        _core.UnionRule.INTERLEAVE, trees, 100, floor, factor,
     )  # fmt: skip
     offsets, tokens, parents, estimates, sources = found[:5]
     for i, own in enumerate(suffix):
-        drafted = model_tree(own.tokens[0], model, i, room=100, min_estimate=floor, trees=True)
-        tree, num_seen = interleave(own, drafted, int(rooms[i]), factor)
+        drafted = model_tree(own.tokens[0], model, i, room=100, min_estimate=floor, trees=trees)
+        candidates, room = len(drafted.tokens) - 1, int(rooms[i])
+        if not trees:
+            own, drafted = better_chain(own, drafted, room, factor)
+        tree, num_seen = interleave(own, drafted, room, factor)
         nodes = slice(offsets[i], offsets[i + 1])
         assert tokens[nodes].tolist() == tree.tokens
         assert parents[nodes].tolist() == tree.parents
         assert estimates[nodes].tolist() == pytest.approx(tree.estimates)
         assert sources[nodes].tolist() == tree.sources
-        assert bool(found[11][i]) == (num_seen == len(drafted.tokens) - 1)
+        assert bool(found[11][i]) == (num_seen == candidates)
+
+
+def better_chain(own: Tree, drafted: Tree, room: int, factor: float) -> tuple[Tree, Tree]:
+    """Leaves the root alone of the chain whose first nodes sum to less; the sums are of single precision."""
+    one = np.float32(1.0)
+    sums = [np.float32(0.0), np.float32(0.0)]
+    for estimate in own.estimates[1 : room + 1]:
+        sums[0] += np.float32(estimate)
+    for estimate in drafted.estimates[1 : room + 1]:
+        sums[1] += min(np.float32(factor) * np.float32(estimate), one)
+    root = Tree(own.tokens[:1], [-1], [1.0], own.sources[:1])
+    return (root, drafted) if sums[1] > sums[0] else (own, root)
 
 
 # What is expected of unions before the draft model has drafted --------------------------------------------------------
 
 
 def foreseen(
-    rows: list[Tree], promised: list[float], wanted: list[bool], rooms: list[int], passes: int
+    rows: list[Tree], promised: list[float], wanted: list[bool], rooms: list[int], passes: int, trees: bool = True
 ) -> list[tuple[list[int], list[float]]]:
     """The parents and estimates of each row."""
     drafts = batch(rows)
     offsets, parents, estimates = _core.foresee_union(
         drafts.offsets, drafts.parents, drafts.estimates, np.array(promised), np.array(wanted),
-        np.array(rooms, np.int32), passes,
+        np.array(rooms, np.int32), passes, trees,
     )  # fmt: skip
     bounds = itertools.pairwise(offsets.tolist())
     return [(parents[first:last].tolist(), estimates[first:last].tolist()) for first, last in bounds]
@@ -124,6 +141,18 @@ def test_a_foreseen_union_takes_nodes_by_what_they_are_expected_to_add(seed: int
         assert estimates == pytest.approx(expected[1], abs=1e-5)
         if len(set(np.round([*expected[1], *added], 4))) == len(expected[1]) + len(added):
             assert parents == expected[0], "no two estimates are about equal, so the order is known"
+
+
+@every("seed", range(50))
+def test_of_two_chains_the_one_that_promises_more_is_foreseen(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    passes, room, chance, wanted = int(rng.integers(1, 6)), int(rng.integers(0, 8)), rng.random(), rng.random() < 0.8
+    suffix, model = drawn_suffix(rng, trees=False), [chance**i for i in range(1, passes + 1)]
+    [(parents, estimates)] = foreseen([suffix], [sum(model)], [wanted], [room], passes, trees=False)
+    own = suffix.estimates[1:][:room]
+    better = model[:room] if wanted and sum(model[:room]) > sum(own) else own
+    assert parents == list(range(-1, len(better)))
+    assert estimates == pytest.approx([1.0, *better], abs=1e-5)
 
 
 def test_foreseeing_refuses_arrays_of_other_rows_and_no_passes() -> None:
