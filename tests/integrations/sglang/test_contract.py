@@ -175,6 +175,9 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
      "sampling_info.acc_scaling_penalties, verify_input.draft_token_num",
      *(f"sampling_info.{name}" for name in ("need_top_k_sampling", "need_top_p_sampling", "is_all_greedy")))),
     ("sampling.sampling_batch_info", "", ("need_min_p_sampling:", "min_ps:")),
+    # Mamba layers tell the kernel how wide a step is, not how much room a row has.
+    ("layers.attention.mamba.mamba", "", ("intermediate_states_buffer=layer_cache.intermediate_ssm",
+     "cache_steps=draft_token_num")),
     # The launcher's hooks of a replay.
     ("managers.tokenizer_manager", "", ("async def generate_request(self, obj", "ServerStatus.Starting",
      "self._validate_one_request(obj, input_ids)")),
