@@ -19,6 +19,8 @@ backends, including new and unknown ones, get chains, which all backends verify 
     llada2_cfg_flashinfer                        no      for diffusion models
     aiter, wave, ascend, intel_xpu               no      other devices, not read closely enough
 
+Layers of lightning attention, which some models have beside others, verify chains only: SGLang does not start with trees.
+
 `topk` is SGLang's `speculative_eagle_topk`. It must exceed 1 if trees are verified.
 """
 
@@ -67,6 +69,8 @@ def tree_obstacle(server_args: ServerArgs, *, has_draft_model: bool) -> str:
             return f"the attention backend {name} verifies chains only; {remedy}"
         if name == "flashinfer" and arguments.uses_mla(server_args):
             return f"flashinfer verifies chains only where the model has MLA; {remedy}"
+    if arguments.has_lightning_layers(server_args):
+        return "SGLang's lightning attention verifies chains only; serve a model without such layers"
     page_size = int(arguments.setting(server_args, "page_size") or 1)
     paged = _PAGED_WITH_DRAFT_MODEL if has_draft_model else _PAGED_WITHOUT_DRAFT_MODEL
     if page_size > 1 and not paged.issuperset(backends):

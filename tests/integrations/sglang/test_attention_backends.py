@@ -25,9 +25,10 @@ CHAIN_BACKENDS = {
 
 @pytest.fixture(autouse=True)
 def plain_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No backend is served by another's implementation, and models have no MLA."""
+    """No backend is served by another's implementation, and models have neither MLA nor lightning attention."""
     monkeypatch.setattr(attention_backends, "_serving", lambda name: name)
     monkeypatch.setattr(server_arguments, "uses_mla", lambda server_args: False)
+    monkeypatch.setattr(server_arguments, "has_lightning_layers", lambda server_args: False)
 
 
 def arguments(backend: str | None, **changes: Any) -> SimpleNamespace:
@@ -107,6 +108,11 @@ def test_flashinfer_drops_the_mask_of_models_with_mla(monkeypatch: pytest.Monkey
     monkeypatch.setattr(server_arguments, "uses_mla", lambda server_args: True)
     assert not verifies_trees(arguments("flashinfer"))
     assert verifies_trees(arguments("fa3")) and verifies_trees(arguments("triton"))
+
+
+def test_models_with_lightning_attention_get_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_arguments, "has_lightning_layers", lambda server_args: True)
+    assert not verifies_trees(arguments("fa3"))
 
 
 @pytest.mark.parametrize("flag", ["enable_unified_memory", "enable_linear_replayssm_spec"])

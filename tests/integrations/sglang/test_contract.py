@@ -118,6 +118,7 @@ USED = [
     ("utils.common", "get_device_memory_capacity", "device"),
     ("utils.common", "get_available_gpu_memory", "device gpu_id"),
     ("configs.hybrid_arch", "mambaish_config", "model_config"),
+    ("configs.hybrid_arch", "hybrid_lightning_config", "model_config"),
     ("distributed.parallel_state", "GroupCoordinator.all_gather_object", "obj"),
     ("runtime_context", "RuntimeContext.override", "source"),
     # The streaming parsers of the HTTP process.
