@@ -138,5 +138,23 @@ def test_obstacles_name_the_backend_and_the_remedy(backend: str | None, said: st
     [("triton", 9 * 1000 + 32 * 64), ("flashinfer", 5 * 1000), ("fa3", 0), ("flashmla", 9 * 1000), (None, 9 * 1000)],
 )
 def test_what_graphs_keep_for_a_token_depends_on_the_backend(backend: str | None, expected: int) -> None:
-    found = attention_backends.graph_bytes_per_token(arguments(backend), context_length=1000, hidden_size=64)
-    assert found == expected
+    config: Any = SimpleNamespace(context_len=1000, hidden_size=64)
+    assert attention_backends.graph_bytes_per_token(arguments(backend), config) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({}, 256),
+        ({"triton_attention_num_kv_splits": 512}, 512),
+        ({"triton_attention_split_tile_size": 1024}, 128),
+        ({"enable_deterministic_inference": True}, 512),
+    ],
+)
+def test_triton_keeps_results_of_many_parts_with_mla(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], parts: int
+) -> None:
+    monkeypatch.setattr(server_arguments, "uses_mla", lambda server_args: True)
+    config: Any = SimpleNamespace(context_len=131072, hidden_size=7168, num_attention_heads=128, kv_lora_rank=512)
+    found = attention_backends.graph_bytes_per_token(arguments("triton", tp_size=8, **changes), config)
+    assert found == 9 * 131072 + 4 * parts * 16 * 512
