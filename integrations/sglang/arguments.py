@@ -174,6 +174,12 @@ def uses_mla(server_args: ServerArgs) -> bool:
     return bool(server_args.use_mla_backend() if find is None else find(server_args))
 
 
+def has_lightning_layers(server_args: ServerArgs) -> bool:
+    """Whether the target has layers of lightning attention. It reads the target's config.json."""
+    hybrid = importlib.import_module("sglang.srt.configs.hybrid_arch")
+    return hybrid.hybrid_lightning_config(target_config(server_args)) is not None
+
+
 def tokenizer_folder(server_args: ServerArgs) -> str:
     """The folder of the served tokenizer's files, or its name if it is not local."""
     return str(setting(server_args, "tokenizer_path") or setting(server_args, "model_path"))

@@ -19,6 +19,8 @@ backends, including new and unknown ones, get chains, which all backends verify 
     llada2_cfg_flashinfer                        no      for diffusion models
     aiter, wave, ascend, intel_xpu               no      other devices, not read closely enough
 
+Layers of lightning attention, which some models have beside others, verify chains only: SGLang does not start with trees.
+
 `topk` is SGLang's `speculative_eagle_topk`. It must exceed 1 if trees are verified.
 """
 
@@ -28,7 +30,7 @@ import importlib
 from collections.abc import Mapping
 
 from agentspec.integrations.sglang import arguments
-from agentspec.integrations.sglang.sglang_types import ServerArgs
+from agentspec.integrations.sglang.sglang_types import ModelConfig, ServerArgs
 
 TREE_BACKENDS = frozenset({"triton", "flashinfer", "fa3", "fa4", "intel_amx"})
 # Backends that take the width of a verify step from the step itself, if no graph fixes it. The others read it from the
@@ -40,8 +42,11 @@ _CHAINS_COST_LESS = frozenset({"fa3", "fa4"})
 # Bytes that the graphs of one width keep for each captured token and each position of the context, for the slots of the
 # prefix and the mask. Other backends keep tables with one entry per row, which are small in comparison.
 _BYTES_PER_POSITION = {"triton": 8 + 1, "flashinfer": 4 + 1, "fa3": 0, "fa4": 0}
-# Triton also keeps eight partial results in float32 for each attention output of a token.
-_TRITON_PARTIAL_BYTES = 8 * 4
+# Triton also keeps the results of parts of the context in float32, for each attention output of a token. By default these
+# are 8 parts. With MLA there is one for each 32 positions or each processor of the device, at most; no device has more
+# than 256. Deterministic results need parts of a fixed size.
+_TRITON_PARTS, _TRITON_MLA_PARTS, _TRITON_MLA_POSITIONS, _TRITON_FIXED_POSITIONS = 8, 256, 32, 256
+_FLOAT_BYTES = 4
 # Backends for which SGLang allows trees if a page of the KV cache holds several tokens: without and with a draft model.
 _PAGED_WITHOUT_DRAFT_MODEL = frozenset({"flashinfer"})
 _PAGED_WITH_DRAFT_MODEL = frozenset({"flashinfer", "fa3", "triton"})
@@ -70,6 +75,8 @@ def tree_obstacle(server_args: ServerArgs, *, has_draft_model: bool) -> str:
             return f"the attention backend {name} verifies chains only; {remedy}"
         if name == "flashinfer" and arguments.uses_mla(server_args):
             return f"flashinfer verifies chains only where the model has MLA; {remedy}"
+    if arguments.has_lightning_layers(server_args):
+        return "SGLang's lightning attention verifies chains only; serve a model without such layers"
     page_size = int(arguments.setting(server_args, "page_size") or 1)
     paged = _PAGED_WITH_DRAFT_MODEL if has_draft_model else _PAGED_WITHOUT_DRAFT_MODEL
     if page_size > 1 and not paged.issuperset(backends):
@@ -102,20 +109,39 @@ def chains_cost_less(server_args: ServerArgs) -> bool:
     return bool(backends) and all(_serving(name) in _CHAINS_COST_LESS for name in backends)
 
 
-def graph_bytes_per_token(server_args: ServerArgs, *, context_length: int, hidden_size: int) -> int:
+def graph_bytes_per_token(server_args: ServerArgs, config: ModelConfig) -> int:
     """Bytes of the attention backends' buffers for the graphs of one width, for each token of the largest step.
 
     For unknown backends this is an upper estimate.
 
     Args:
         server_args: Resolved up to the attention backends.
-        context_length: The longest context, in tokens.
-        hidden_size: The target's, which is about the size of a token's attention output.
+        config: The target's.
     """
     names = [_serving(name) for name in backends_in_use(server_args)]
     unknown = max(_BYTES_PER_POSITION.values())
     by_position = max((_BYTES_PER_POSITION.get(name, unknown) for name in names), default=unknown)
-    return by_position * context_length + (_TRITON_PARTIAL_BYTES * hidden_size if "triton" in names else 0)
+    return by_position * config.context_len + (_triton_partial_bytes(server_args, config) if "triton" in names else 0)
+
+
+def _triton_partial_bytes(server_args: ServerArgs, config: ModelConfig) -> int:
+    """Bytes of the results of all parts of the context, for a token."""
+    parts = int(arguments.setting(server_args, "triton_attention_num_kv_splits") or _TRITON_PARTS)
+    # Without MLA, a token's attention output is about as large as its hidden state.
+    outputs = config.hidden_size
+    if arguments.uses_mla(server_args):
+        parts = max(parts, min(_TRITON_MLA_PARTS, _power_of_two(-(-config.context_len // _TRITON_MLA_POSITIONS))))
+        outputs = config.num_attention_heads * config.kv_lora_rank
+    positions = arguments.setting(server_args, "triton_attention_split_tile_size")
+    if arguments.setting(server_args, "enable_deterministic_inference"):
+        positions = _TRITON_FIXED_POSITIONS
+    if positions:
+        parts = -(-config.context_len // int(positions))
+    return _FLOAT_BYTES * parts * outputs // int(arguments.setting(server_args, "tp_size") or 1)
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << (least - 1).bit_length()
 
 
 def _serving(name: str) -> str:

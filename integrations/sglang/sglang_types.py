@@ -18,6 +18,9 @@ class ModelConfig(Protocol):
     vocab_size: int
     context_len: int
     hidden_size: int
+    num_attention_heads: int
+    kv_lora_rank: int
+    """Only models with MLA have it."""
 
 
 class ServerArgs(Protocol):

@@ -70,10 +70,11 @@ class VerifyStaging:
         self._full_mask = full_mask
         self._device = torch.device(device)
         self._steps = 0
-        # What takes long is done here, so that no request waits for it.
-        if self._device.type == "cuda":
-            kernel_works(self._device)
         self._parts = [_Part(max_rows, max_width, self._device, unites) for _ in range(PARTS)]
+        # What takes long is done here, so that no request waits for it. A step asks by the device of its tensors, whose name
+        # has a number.
+        if self._device.type == "cuda":
+            kernel_works(self._parts[0].device)
 
     def build(self, drafts: DraftBatch, width: int, num_drafted: NDArray[np.int32] | None = None) -> TreeArrays:
         """Builds the trees of step N, padded to `width`. They are valid until step N + 3 is built.
@@ -261,6 +262,10 @@ class _Part:
         self._nodes = torch.arange(max_rows * max_width, device=device)
         self._views: dict[tuple[int, int], _Views] = {}
         self._copies = None if on_host else torch.get_device_module(device).Event()
+
+    @property
+    def device(self) -> torch.device:
+        return self._on_device.device
 
     def views(self, rows: int, width: int) -> _Views:
         """The views for steps of this shape. They are made once, because the device waits meanwhile."""

@@ -7,8 +7,9 @@ Each token of the largest captured step takes this memory on a device:
     logits        4 bytes * vocabulary, once for all widths: 0.5 MB for Llama 3. While requests sample, four more copies
                   exist for a moment, and the model's own logits of 2 bytes take half as much
     attention     for each width: 9 bytes * context with triton, 5 with flashinfer (1.2 MB and 0.7 MB at 131,072), almost
-                  nothing with fa3. A draft model has a backend of its own, which doubles it. Flashinfer also takes a
-                  workspace of 0.4 GB for each width
+                  nothing with fa3. Triton also keeps partial results: 0.1 MB for Llama 3 8B, 8 MB for a model with MLA, such
+                  as DeepSeek-V3 on 8 devices. A draft model has a backend of its own, which doubles it. Flashinfer also
+                  takes a workspace of 0.4 GB for each width
     other         activations, about 0.1 MB for an 8B model, in memory that the graphs of all widths share
 
 So a captured step has at most 2,048 tokens. It has fewer if logits and attention of the largest step would take more
@@ -77,9 +78,7 @@ def default_width(server_args: ServerArgs, widths: str) -> int:
 def limits(server_args: ServerArgs) -> arguments.GraphLimits:
     """The limits for the graphs of a server that captures graphs. Call it in the launcher, with a resolved record."""
     config = arguments.target_config(server_args)
-    attention = graph_bytes_per_token(
-        server_args, context_length=int(config.context_len), hidden_size=int(config.hidden_size)
-    )
+    attention = graph_bytes_per_token(server_args, config)
     if arguments.has_draft_model(server_args):
         attention *= 2
     spare = arguments.spare_memory(server_args)

@@ -25,9 +25,10 @@ CHAIN_BACKENDS = {
 
 @pytest.fixture(autouse=True)
 def plain_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No backend is served by another's implementation, and models have no MLA."""
+    """No backend is served by another's implementation, and models have neither MLA nor lightning attention."""
     monkeypatch.setattr(attention_backends, "_serving", lambda name: name)
     monkeypatch.setattr(server_arguments, "uses_mla", lambda server_args: False)
+    monkeypatch.setattr(server_arguments, "has_lightning_layers", lambda server_args: False)
 
 
 def arguments(backend: str | None, **changes: Any) -> SimpleNamespace:
@@ -120,6 +121,11 @@ def test_flash_attention_takes_topk_from_the_configuration_and_reads_no_mask_at_
     assert re.search(r"is_target_verify\(\)\n +and self\.topk > 1\n", source)
 
 
+def test_models_with_lightning_attention_get_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_arguments, "has_lightning_layers", lambda server_args: True)
+    assert not verifies_trees(arguments("fa3"))
+
+
 @pytest.mark.parametrize("flag", ["enable_unified_memory", "enable_linear_replayssm_spec"])
 def test_features_of_sglang_that_verify_chains(flag: str) -> None:
     assert not verifies_trees(arguments("triton", **{flag: True}))
@@ -143,5 +149,23 @@ def test_obstacles_name_the_backend_and_the_remedy(backend: str | None, said: st
     [("triton", 9 * 1000 + 32 * 64), ("flashinfer", 5 * 1000), ("fa3", 0), ("flashmla", 9 * 1000), (None, 9 * 1000)],
 )
 def test_what_graphs_keep_for_a_token_depends_on_the_backend(backend: str | None, expected: int) -> None:
-    found = attention_backends.graph_bytes_per_token(arguments(backend), context_length=1000, hidden_size=64)
-    assert found == expected
+    config: Any = SimpleNamespace(context_len=1000, hidden_size=64)
+    assert attention_backends.graph_bytes_per_token(arguments(backend), config) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({}, 256),
+        ({"triton_attention_num_kv_splits": 512}, 512),
+        ({"triton_attention_split_tile_size": 1024}, 128),
+        ({"enable_deterministic_inference": True}, 512),
+    ],
+)
+def test_triton_keeps_results_of_many_parts_with_mla(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], parts: int
+) -> None:
+    monkeypatch.setattr(server_arguments, "uses_mla", lambda server_args: True)
+    config: Any = SimpleNamespace(context_len=131072, hidden_size=7168, num_attention_heads=128, kv_lora_rank=512)
+    found = attention_backends.graph_bytes_per_token(arguments("triton", tp_size=8, **changes), config)
+    assert found == 9 * 131072 + 4 * parts * 16 * 512

@@ -118,6 +118,7 @@ USED = [
     ("utils.common", "get_device_memory_capacity", "device"),
     ("utils.common", "get_available_gpu_memory", "device gpu_id"),
     ("configs.hybrid_arch", "mambaish_config", "model_config"),
+    ("configs.hybrid_arch", "hybrid_lightning_config", "model_config"),
     ("distributed.parallel_state", "GroupCoordinator.all_gather_object", "obj"),
     ("runtime_context", "RuntimeContext.override", "source"),
     # The streaming parsers of the HTTP process.
@@ -175,6 +176,9 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
      "sampling_info.acc_scaling_penalties, verify_input.draft_token_num",
      *(f"sampling_info.{name}" for name in ("need_top_k_sampling", "need_top_p_sampling", "is_all_greedy")))),
     ("sampling.sampling_batch_info", "", ("need_min_p_sampling:", "min_ps:")),
+    # Mamba layers tell the kernel how wide a step is, not how much room a row has.
+    ("layers.attention.mamba.mamba", "", ("intermediate_states_buffer=layer_cache.intermediate_ssm",
+     "cache_steps=draft_token_num")),
     # The launcher's hooks of a replay.
     ("managers.tokenizer_manager", "", ("async def generate_request(self, obj", "ServerStatus.Starting",
      "self._validate_one_request(obj, input_ids)")),

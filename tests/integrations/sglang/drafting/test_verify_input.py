@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from agentspec import ConfigError, DraftBatch, Source, TreeBuffers, build_tree_arrays
 
 torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
+from agentspec.integrations.sglang.drafting import verify_input
 from agentspec.integrations.sglang.drafting.verify_input import PARTS, VerifyStaging, VerifyTensors, grammar_mask
 from agentspec.integrations.sglang.kernels.tree_union import ModelTensors, UnionLimits
 
@@ -166,3 +168,12 @@ def test_no_grammar_is_walked_through_padding() -> None:
     for node in (1, 2, 3):
         assert np.flatnonzero(mask[1, node]).tolist() == [node], "padding has no parent"
     assert mask[1, 0, 0]
+
+
+def test_the_kernel_is_tried_at_the_start_on_the_device_that_steps_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang calls its device `cuda`, and torch calls that of a tensor `cuda:0`."""
+    tried: list[torch.device] = []
+    monkeypatch.setattr(verify_input, "kernel_works", tried.append)
+    monkeypatch.setattr(verify_input, "_Part", lambda *arguments: SimpleNamespace(device=torch.device("cuda:0")))
+    VerifyStaging(max_rows=1, max_width=2, max_position=9, full_mask=True, device="cuda")
+    assert tried == [torch.device("cuda:0")]

@@ -51,6 +51,7 @@ def llama(monkeypatch: pytest.MonkeyPatch) -> None:
     config = SimpleNamespace(context_len=131072, hidden_size=4096, vocab_size=128256)
     monkeypatch.setattr(server_arguments, "target_config", lambda server_args: config)
     monkeypatch.setattr(server_arguments, "keeps_token_states", lambda server_args: False)
+    monkeypatch.setattr(server_arguments, "uses_mla", lambda server_args: False)
     monkeypatch.setattr(server_arguments, "spare_memory", lambda server_args: 13.0)
     monkeypatch.setattr(server_arguments, "verify_width", lambda server_args: server_args.speculative_num_draft_tokens)
 

@@ -1,0 +1,35 @@
+"""Makes steps of every width keep the states of Mamba layers where SGLang reads them.
+
+In a verify step, a Mamba layer keeps its state after each token of each row. The memory for that has room for the widest
+step, and SGLang reads the state after the last accepted token at [row, token]. But SGLang's layers tell the kernel that a
+row has room for no more than the tokens of this step. So in a narrower step, the kernel would write the states of all rows
+but the first one elsewhere, and these rows would go on from wrong states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_UPDATE = "sglang.kernels.ops.mamba.triton_ops.ssu_dispatch.selective_state_update"
+
+_is_hooked = False
+
+
+def keep_states_of_each_row() -> None:
+    """Hooks the kernel of SGLang's Mamba layers in this process. A second call changes nothing."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    global _is_hooked
+    if not _is_hooked:
+        _is_hooked = True
+        HookRegistry.register(_UPDATE, _update, HookType.AROUND)
+        HookRegistry.apply_hooks()
+
+
+def _update(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    # [rows, tokens of the widest step, ...]
+    states = kwargs.get("intermediate_states_buffer")
+    if states is not None:
+        kwargs["cache_steps"] = states.shape[1]
+    original(*args, **kwargs)
