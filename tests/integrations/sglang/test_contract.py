@@ -246,6 +246,8 @@ ABSENT = [
     # No other endpoint has streaming parsers of its own.
     ("entrypoints.anthropic.serving", "", "parse_stream"),
     ("entrypoints.ollama.serving", "", "parse_stream"),
+    # docs/operations.md says that these endpoints read no field that names a tenant.
+    *((f"entrypoints.{api}.serving", "", field) for api in ("anthropic", "ollama") for field in ("extra_key", "cache_salt")),
     # Verification does not apply these two.
     ("speculative.eagle_utils", "eagle_sample", "custom_logit_processor"),
     ("speculative.eagle_utils", "eagle_sample", "min_ps"),
