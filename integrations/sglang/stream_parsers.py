@@ -6,16 +6,23 @@ call. So every increment is cut where its tokens end, and the parser gets the pa
 
 The parsers run in the HTTP process. It gets the text of a step, so the text is tokenized again to find where its tokens
 end. Wherever it is cut, the parts together are the text.
+
+SGLang's endpoints send all text of an increment before its calls. Of a step that holds the end of a call and text after it,
+/v1/messages would then drop the rest of the call's arguments, and /v1/responses would put the text before the call. So
+they are given what they send in the order of the answer.
 """
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from agentspec.integrations.sglang.sglang_types import ParsedIncrement, ToolCallItem
+from agentspec.integrations.sglang import arguments
+from agentspec.integrations.sglang.sglang_types import OpenAIServing, ParsedIncrement, ToolCallItem
 
 _Reasoning = tuple[str | None, str | None]
 """Reasoning, and other text."""
@@ -61,6 +68,11 @@ def install(tokenizer: object) -> None:
         ("parser.reasoning_parser.ReasoningParser.parse_stream_chunk", _parse_reasoning),
         ("function_call.function_call_parser.FunctionCallParser.parse_stream_chunk", _parse_calls),
         ("function_call.json_array_parser.JsonArrayParser.parse_streaming_increment", _parse_array),
+        ("entrypoints.openai.serving_chat.OpenAIServingChat._process_tool_call_stream", _send_calls),
+        (
+            "entrypoints.openai.serving_responses.OpenAIServingResponses.responses_stream_generator_non_harmony",
+            _send_response,
+        ),
     ):
         HookRegistry.register(f"sglang.srt.{target}", hook, HookType.AROUND)
     # Plugins were loaded, and their hooks applied, before the server had a tokenizer.
@@ -102,3 +114,97 @@ def _gathered(found: Sequence[_Calls]) -> _Calls:
             # A copy, because a parser may keep the item that it returned.
             calls[-1] = last.model_copy(update={"parameters": last.parameters + item.parameters})
     return "".join(text or "" for text, _ in found), calls
+
+
+class _Parsed:
+    """Takes the place of a parser of calls, for what was found already."""
+
+    def __init__(self, found: _Calls) -> None:
+        self._found = found
+
+    def parse_stream_chunk(self, text: str) -> _Calls:
+        del text
+        return self._found
+
+
+async def _send_calls(
+    original: Callable[..., AsyncIterator[str]],
+    serving: OpenAIServing,
+    index: int,
+    delta: str,
+    parsers: dict[int, Any],
+    *args: object,
+    **options: Any,
+) -> AsyncIterator[str]:
+    """Sends the events of an increment of a chat, of which SGLang also makes those of /v1/messages."""
+    others = {name: value for name, value in options.items() if name != "flush"}
+    if index not in parsers:
+        # SGLang makes the parser.
+        async for event in original(serving, index, "", parsers, *args, **others):
+            yield event
+    parser = parsers[index]
+    if not hasattr(parser, "parse_stream_chunk"):
+        # An array of required calls has no text between them.
+        async for event in original(serving, index, delta, parsers, *args, **options):
+            yield event
+        return
+    # Without the hook, which would cut each part again.
+    parse = inspect.unwrap(type(parser).parse_stream_chunk)
+    found = [parse(parser, part) for part in _parts(delta)]
+    if options.get("flush"):
+        found.append(parser.parse_stream_end())
+    try:
+        for run in _runs(found):
+            parsers[index] = _Parsed(run)
+            async for event in original(serving, index, delta, parsers, *args, **others):
+                yield event
+    finally:
+        parsers[index] = parser
+
+
+def _runs(found: Sequence[_Calls]) -> Iterator[_Calls]:
+    """What was found in the parts of an increment, gathered as far as its text comes before its calls."""
+    run: list[_Calls] = []
+    for one in found:
+        if one[0] and any(calls for _, calls in run):
+            yield _gathered(run)
+            run = []
+        run.append(one)
+    yield _gathered(run)
+
+
+def _send_response(
+    original: Callable[..., AsyncIterator[str]],
+    serving: OpenAIServing,
+    request: Any,
+    sampling_params: object,
+    results: AsyncGenerator[Any, None],
+    *args: object,
+    **options: object,
+) -> AsyncIterator[str]:
+    """Sends the events of /v1/responses. It calls its parsers amid the code that sends, so it gets single tokens."""
+    by_tokens = getattr(serving, "_encoding_output", lambda: None)() is not None
+    if request.tools and not by_tokens:
+        manager = serving.tokenizer_manager
+        is_incremental = bool(arguments.setting(manager.server_args, "incremental_streaming_output", False))
+        results = _single_tokens(results, is_incremental=is_incremental)
+    return original(serving, request, sampling_params, results, *args, **options)
+
+
+async def _single_tokens(
+    results: AsyncGenerator[Any, None], *, is_incremental: bool
+) -> AsyncGenerator[dict[str, Any], None]:
+    """The results of a request, cut so that each has at most one more token of text. `is_incremental`: whether a result
+    has the text since the one before it, and not all text so far."""
+    num_sent = 0
+    async with contextlib.aclosing(results):
+        async for result in results:
+            chunk: dict[str, Any] = result if isinstance(result, dict) else result.last_output
+            text: str = chunk["text"]
+            start, end = (0, 0) if is_incremental else (0, num_sent)
+            *parts, _ = _parts(text[end:])
+            for part in parts:
+                start, end = end if is_incremental else 0, end + len(part)
+                yield {**chunk, "text": text[start:end], "meta_info": {**chunk["meta_info"], "finish_reason": None}}
+            yield {**chunk, "text": text[end:]} if is_incremental else chunk
+            num_sent = len(text)

@@ -114,7 +114,7 @@ class RequestBook:
             entry = None
         if entry is None:
             self._open(request)
-        elif length is not None and self._is_stale(entry, length):
+        elif length is not None and (self._is_stale(entry, length) or self._lost_its_drafts(entry)):
             self._open_again(entry)
 
     def padding(self, requests: Sequence[Req]) -> NDArray[np.int64]:
@@ -224,6 +224,11 @@ class RequestBook:
             return False
         processed = entry.num_prompt_tokens + len(entry.request.output_ids)
         return self._engine.num_tokens(entry.request.rid) not in (length, processed)
+
+    @staticmethod
+    def _lost_its_drafts(entry: _Entry) -> bool:
+        """Whether a request that had drafts must not have them any more, because it was retracted."""
+        return entry.undrafted is None and undrafted(entry.request) is not None
 
     def _open(self, request: Req, *, again: bool = False) -> None:
         prompt = _prompt(request)

@@ -78,6 +78,8 @@ def undrafted(request: Req) -> UndraftedReason | None:
     # SGLang answers with the states of a tree's first nodes, whatever branch it accepted.
     if getattr(request, "return_hidden_states", False):
         return "hidden_states"
-    # SGLang forbids the end of the answer until it has counted this number of tokens, one a step.
+    # SGLang forbids the end of the answer until it has counted this number of tokens, one a step. After a retraction it
+    # counts from zero, and then nothing tells how far it is.
     least = getattr(sampling, "min_new_tokens", 0) or 0
-    return "before_min_tokens" if len(request.output_ids) < least else None
+    is_counting = len(request.output_ids) < least or (least > 0 and getattr(request, "retraction_count", 0) > 0)
+    return "before_min_tokens" if is_counting else None

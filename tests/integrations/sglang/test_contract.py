@@ -125,6 +125,9 @@ USED = [
     ("function_call.function_call_parser", "FunctionCallParser.parse_stream_chunk", "chunk_text"),
     ("function_call.json_array_parser", "JsonArrayParser.parse_streaming_increment", "new_text tools"),
     ("parser.reasoning_parser", "ReasoningParser.parse_stream_chunk", "chunk_text"),
+    (f"{OPENAI}.serving_chat", "OpenAIServingChat._process_tool_call_stream", "index delta parser_dict"),
+    (f"{OPENAI}.serving_responses", "OpenAIServingResponses.responses_stream_generator_non_harmony",
+     "request sampling_params result_generator"),
 ]  # fmt: skip
 
 
@@ -247,6 +250,8 @@ ABSENT = [
     # No other endpoint has streaming parsers of its own.
     ("entrypoints.anthropic.serving", "", "parse_stream"),
     ("entrypoints.ollama.serving", "", "parse_stream"),
+    # docs/operations.md says that these endpoints read no field that names a tenant.
+    *((f"entrypoints.{api}.serving", "", field) for api in ("anthropic", "ollama") for field in ("extra_key", "cache_salt")),
     # Verification does not apply these two.
     ("speculative.eagle_utils", "eagle_sample", "custom_logit_processor"),
     ("speculative.eagle_utils", "eagle_sample", "min_ps"),

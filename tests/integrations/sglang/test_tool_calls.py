@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+import warnings
+from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +18,9 @@ from server_requests import MODEL, counters_of
 from transformers import PreTrainedTokenizerFast
 
 from agentspec.evals.tool_calls.calls import TOOLS
+from agentspec.integrations import sglang_cpu
 from agentspec.integrations.servers.server import Server
+from agentspec.integrations.sglang import stream_parsers
 from agentspec.integrations.sglang.stream_parsers import TextCutter
 
 TEXTS = (
@@ -88,12 +94,17 @@ def test_streams_of_the_older_release_too(tmp_path: Path) -> None:
 
 
 CALLS = [
+    ("list_users", {}),
     ("get_weather", {"city": "Paris", "days": 3}),
     ("write_file", {"path": "a.py", "content": "x = [1]\nprint(x)\n"}),
 ]
-ANSWER = "I look that up." + "".join(
-    f"\n<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>" for name, arguments in CALLS
+# A call as a client gets it, after the text before it.
+SENT = [item for name, arguments in CALLS for item in (f"I call {name}.", (name, arguments))]
+ANSWER = "\n".join(
+    f"I call {name}.\n<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+    for name, arguments in CALLS
 )
+FUNCTIONS = [tool["function"] for tool in TOOLS]
 MESSAGES = [{"role": "user", "content": "What is the weather, and write the file."}]
 
 
@@ -108,7 +119,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Any:
         "<|begin|>{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}<|assistant|>"
     )
     arguments = ["--context-length", "1024", "--max-total-tokens", "4096", "--skip-server-warmup"]
-    arguments += ["--chat-template", str(template), "--tool-call-parser", "qwen25", "--agentspec-baseline", "fixed"]
+    arguments += ["--chat-template", str(template), "--tool-call-parser", "hermes", "--agentspec-baseline", "fixed"]
     variables = {"AGENTSPEC_REPLAY": str(folder / "llm_completions")}
     with Server(MODEL, "AGENTSPEC", log=folder / "server.log", arguments=arguments, environment=variables) as started:
         yield started
@@ -137,7 +148,85 @@ def test_a_client_of_a_server_gets_all_calls(server: Server) -> None:
                 known[1] += call["function"].get("arguments") or ""
                 most = max(most, len(call["function"].get("arguments") or ""))
         assert [(name, json.loads(arguments)) for name, arguments in calls.values()] == CALLS
-        assert text.strip() == "I look that up."
+        assert [line for line in text.split("\n") if line] == [f"I call {name}." for name, _ in CALLS]
     # The last answer was drafted as a whole, and its steps became few events.
     assert counters_of(server)["accepted_tokens"] > 100
     assert most > 20
+
+
+@pytest.mark.sglang
+@pytest.mark.server
+def test_messages_get_text_and_calls_in_the_order_of_the_answer(server: Server) -> None:
+    """Otherwise they lack arguments of a call that ends in the same step as the text after it begins."""
+    body = {
+        "model": "m",
+        "messages": MESSAGES,
+        "tools": [{"name": f["name"], "input_schema": f["parameters"]} for f in FUNCTIONS],
+        "temperature": 0,
+        "max_tokens": 300,
+        "stream": True,
+    }
+    for _ in range(3):
+        blocks: list[list[str]] = []
+        for event in server.stream("/v1/messages", body):
+            if event["type"] == "content_block_start":
+                blocks.append([event["content_block"].get("name", ""), ""])
+            elif event["type"] == "content_block_delta":
+                blocks[event["index"]][1] += event["delta"].get("text") or event["delta"].get("partial_json") or ""
+        sent = [(name, json.loads(content)) if name else content.strip() for name, content in blocks]
+        assert [item for item in sent if item] == SENT
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("is_incremental", [False, True])
+def test_responses_have_text_and_calls_in_the_order_of_the_answer(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch, is_incremental: bool
+) -> None:
+    sglang_cpu.activate()
+    # Packages that SGLang imports emit deprecation warnings.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from sglang.srt.entrypoints.openai import serving_responses
+        from sglang.srt.entrypoints.openai.protocol import ResponsesRequest
+
+    settings = SimpleNamespace(incremental_streaming_output=is_incremental)
+    monkeypatch.setattr(serving_responses, "get_serving", lambda: settings)
+    monkeypatch.setattr(stream_parsers, "_cutter", TextCutter(tokenizer))
+    endpoint: Any = object.__new__(serving_responses.OpenAIServingResponses)
+    vars(endpoint).update(
+        tokenizer_manager=SimpleNamespace(tokenizer=tokenizer, server_args=settings),
+        template_manager=SimpleNamespace(force_reasoning=False),
+        chat_encoding_adapter=None,
+        reasoning_parser=None,
+        tool_call_parser="hermes",
+        enable_prompt_tokens_details=False,
+        enable_response_store=False,
+    )
+    monkeypatch.setattr(endpoint, "_encoding_output", lambda: None)
+    request = ResponsesRequest(model="m", input="x", tools=[{"type": "function", **f} for f in FUNCTIONS])
+    tokens = TextCutter(tokenizer).parts(ANSWER)
+
+    async def results(width: int) -> AsyncIterator[dict[str, Any]]:
+        """What the request writes in steps of so many tokens."""
+        for start in range(0, len(tokens), width):
+            end = start + width
+            reason = {"type": "stop"} if end >= len(tokens) else None
+            text = "".join(tokens[start if is_incremental else 0 : end])
+            yield {"text": text, "output_ids": [], "meta_info": {"finish_reason": reason}}
+
+    async def response(width: int) -> dict[str, Any]:
+        events = stream_parsers._send_response(
+            serving_responses.OpenAIServingResponses.responses_stream_generator_non_harmony,
+            *(endpoint, request, {}, results(width), "m", tokenizer, SimpleNamespace()),
+            require_reasoning=False,
+        )
+        *_, last = [json.loads(event.split("data: ")[1]) async for event in events]
+        found: dict[str, Any] = last["response"]
+        return found
+
+    for width in (1, 16, 64):
+        sent = [
+            (item["name"], json.loads(item["arguments"])) if "name" in item else item["content"][0]["text"].strip()
+            for item in asyncio.run(response(width))["output"]
+        ]
+        assert sent == SENT

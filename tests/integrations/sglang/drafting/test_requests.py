@@ -33,6 +33,7 @@ class FakeRequest:
     is_finished: bool = False
     to_finish: object = None
     origin_input_ids_unpadded: Sequence[int] | None = None
+    retraction_count: int = 0
 
     def finished(self) -> bool:
         return self.is_finished
@@ -431,6 +432,21 @@ def test_drafts_begin_when_an_answer_has_its_min_new_tokens(book: Book) -> None:
     req.generate(finish=True)
     book.book.finish("r")
     assert book.errors == 0 and len(book.book) == 0
+
+
+def test_a_retracted_request_with_min_new_tokens_has_no_drafts_any_more(book: Book) -> None:
+    """SGLang forbids the end of its answer for as many steps again, whatever they accept."""
+    req = request("r", range(20))
+    req.sampling_params.min_new_tokens = 2
+    book.book.admit(req)
+    book.accept(req, 90)
+    book.accept(req, 5, 6)
+    req.generate(90, 5, 6)
+    assert book.book.release(lambda request: True) and book.book.undrafted("r") is None
+    req.retraction_count = 1
+    book.book.admit(req, length=23)
+    assert book.book.undrafted("r") == "before_min_tokens"
+    assert not book.book.release(lambda request: True)
 
 
 def test_a_request_that_ends_before_its_min_new_tokens_is_closed(book: Book) -> None:
