@@ -117,23 +117,6 @@ def test_running_requests_of_a_group_draft_from_each_other_unless_one_may_not_be
     assert book.draft(asking)[0] == [[]]
 
 
-def test_a_retraction_that_dropped_tokens_opens_the_request_anew(book: Book) -> None:
-    req = request()
-    book.book.admit(req)
-    book.accept(req, 10)
-    req.generate(10)
-    book.accept(req, 11)  # in a step whose result is dropped
-    book.book.admit(req, 4)  # prefilled again
-    assert book.engine.num_tokens("a") == 4, "it has what the scheduler has processed"
-    book.accept(req, 20)
-    req.generate(20)
-    book.accept(req, 21)
-    req.is_finished = True
-    book.book.finish("a")
-    assert book.drafts_after([10]) == [20], "the dropped token 11 is in no index"
-    assert book.errors == 0 and book.opened == [[1, 2, 3]], "it arrived once"
-
-
 @pytest.mark.parametrize("known", [(), (10,)], ids=["all", "some"])
 def test_tokens_that_the_engine_lacks_are_caught_up_on_at_a_prefill(book: Book, known: tuple[int, ...]) -> None:
     req = request()

@@ -32,12 +32,14 @@ from agentspec.integrations.sglang_cpu.sampling import top_k_renorm_prob, top_p_
 CPU = torch.device("cpu")
 
 
-def test_the_kernel_makes_the_same_trees_as_its_definition() -> None:
+def test_the_kernels_make_what_their_definitions_do() -> None:
     """Runs in its own process, because Triton reads only once whether to interpret kernels."""
     pytest.importorskip("triton", reason="needs Triton: run `make setup`")
     script = (
-        "import torch; from agentspec.integrations.sglang.kernels import tree_union as d; "
-        "wrong = [s for s in range(40) if not d.agrees(d._with_kernel, torch.device('cpu'), s)]; assert not wrong, wrong"
+        "import torch; from agentspec.integrations.sglang.kernels import tree_layout as k, tree_union as d; "
+        "cpu = torch.device('cpu'); wrong = [s for s in range(40) if not d.agrees(d._with_kernel, cpu, s)]; "
+        "assert not wrong, wrong; assert k.kernel_works(cpu); k.kernel_works.cache_clear(); "
+        "k._with_kernel = lambda *arguments: arguments[2].flatten(); assert not k.kernel_works(cpu)"
     )
     subprocess.run([sys.executable, "-P", "-c", script], check=True, env={**os.environ, "TRITON_INTERPRET": "1"})
 
@@ -172,15 +174,3 @@ def test_without_a_prefix_the_mask_is_the_trees_own() -> None:
     mask = lay_out(tokens, depths, cells, torch.tensor([4, 5]), roots, None, max_position=99, total=None)
     assert mask.tolist() == cells.flatten().tolist()
     assert tokens[:, 0].tolist() == [7, 8]
-
-
-def test_the_kernel_agrees_with_torch() -> None:
-    """Runs in its own process, because Triton reads only once whether to interpret kernels."""
-    pytest.importorskip("triton")
-    script = (
-        "import torch; from agentspec.integrations.sglang.kernels import tree_layout as k; "
-        "assert k.kernel_works(torch.device('cpu')); "
-        "k._with_kernel = lambda *arguments: arguments[2].flatten(); k.kernel_works.cache_clear(); "
-        "assert not k.kernel_works(torch.device('cpu'))"
-    )
-    subprocess.run([sys.executable, "-P", "-c", script], check=True, env={**os.environ, "TRITON_INTERPRET": "1"})
