@@ -7,7 +7,6 @@ import io
 import re
 import runpy
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 from every import every
+from programs import output_of
 
 from agentspec.cli import main
 from agentspec.integrations.sglang import setting_sources
@@ -82,10 +82,7 @@ def help_of(*words: str) -> str:
             main([*words[1:], "--help"])
         assert not end.value.code, printed.getvalue()
         return printed.getvalue()
-    command = [sys.executable, "-P", "-m", *words, "--help"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 0, f"{' '.join(words)}: {ended.stderr}"
-    return ended.stdout
+    return output_of(sys.executable, "-P", "-m", *words, "--help")
 
 
 def subcommands(text: str) -> set[str]:

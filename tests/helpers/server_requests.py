@@ -57,6 +57,12 @@ def greedy_requests(number: int, seed: int, *lengths: int, **sampling: Any) -> l
     ]
 
 
+def forced_request(prompt: list[int], answer: list[int]) -> dict[str, Any]:
+    """A request that a server which replays answers with `answer`."""
+    forced = {"max_new_tokens": len(answer), "custom_params": {"agentspec": {"replay": {"ids": answer}}}}
+    return {"input_ids": prompt, "sampling_params": {"temperature": 0, "ignore_eos": True, **forced}}
+
+
 def corpus_requests() -> list[dict[str, Any]]:
     """Requests whose answers are in the corpus that the server under test drafts from."""
     return greedy_requests(3, 200, 48)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import subprocess
 import sys
 
 import pytest
 from every import every
+from programs import output_of
 from store_case import SCOPE
 
 import agentspec.store
@@ -121,7 +121,7 @@ def test_public_names_are_there_and_redis_is_not_loaded() -> None:
         "import sys, agentspec.store as s; s.place('sqlite:////nowhere/store.sqlite3').scopes(); "
         "assert not {'redis', 'ssl'} & set(sys.modules), sorted(sys.modules)"
     )
-    subprocess.run([sys.executable, "-P", "-c", program], check=True)
+    output_of(sys.executable, "-P", "-c", program)
 
 
 KEY = bytes(range(32))

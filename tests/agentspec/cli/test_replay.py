@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,13 @@ def trace(tmp_path: Path) -> Path:
 
 def command(trace: Path, *words: str) -> list[str]:
     return ["replay", *words, "--tokenizer", str(write_byte_tokenizer(trace.parent))]
+
+
+def rows_of(trace: Path, *words: str) -> list[dict[str, Any]]:
+    report = trace.parent / "report.json"
+    assert main(command(trace, *words, "--json", str(report))) == 0
+    rows: list[dict[str, Any]] = json.loads(report.read_text())["rows"]
+    return rows
 
 
 def test_rows_and_head(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,27 +63,24 @@ def test_rows_and_head(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "1 bad lines skipped: count.jsonl:5" in shown.err
 
 
-def test_a_lower_threshold_drafts_more(trace: Path, tmp_path: Path) -> None:
+def test_a_lower_threshold_drafts_more(trace: Path) -> None:
     drafted = []
     for threshold in ("0.9", "0"):
-        report = tmp_path / f"{threshold}.json"
-        assert main(command(trace, str(trace), "--min-token-prob", threshold, "--json", str(report))) == 0
-        (row,) = json.loads(report.read_text())["rows"]
+        (row,) = rows_of(trace, str(trace), "--min-token-prob", threshold)
         assert row["setting"] == f"p >= {threshold}"
         drafted.append(row["drafted_per_step"])
     assert drafted[0] < drafted[1]
 
 
 def test_each_source_can_be_measured_alone(trace: Path, tmp_path: Path) -> None:
-    text, corpus, report = tmp_path / "known.txt", tmp_path / "known.corpus", tmp_path / "report.json"
+    text, corpus = tmp_path / "known.txt", tmp_path / "known.corpus"
     text.write_text("five four three two one")
     tokenizer = ["--tokenizer", str(write_byte_tokenizer(tmp_path))]
     assert main(["corpus", "build", str(text), "--out", str(corpus), *tokenizer]) == 0
-    words = ["--corpus", str(corpus), "--json", str(report), "--min-token-prob", "0"]
+    words = ["--corpus", str(corpus), "--min-token-prob", "0"]
     for sources in ("own", "outputs", "corpora", "own,outputs", "own,outputs,corpora"):
         words += ["--sources", sources]
-    assert main(command(trace, str(trace), *words)) == 0
-    own, outputs, corpora, both, everything = json.loads(report.read_text())["rows"]
+    own, outputs, corpora, both, everything = rows_of(trace, str(trace), *words)
     # The four sessions write the same, and no word of it occurs twice in one of them.
     assert 0 < own["accepted_per_step"] < outputs["accepted_per_step"] <= both["accepted_per_step"]
     assert 0 < corpora["accepted_per_step"] < everything["accepted_per_step"]
@@ -88,16 +93,11 @@ def test_a_corpus_of_another_tokenizer_is_refused(trace: Path, tmp_path: Path) -
     assert main(command(trace, str(trace), "--corpus", str(corpus))) != 0
 
 
-def test_warm_traces_are_learnt_and_not_measured(trace: Path, tmp_path: Path) -> None:
-    reports = []
-    for words in ([f"{trace}@3:"], [f"{trace}@3:", "--warm", f"{trace}@:2", f"{trace}@2:3"]):
-        report = tmp_path / f"{len(reports)}.json"
-        assert (
-            main(command(trace, *words, "--system", "agentspec", "--system", "suffixdecoding", "--json", str(report)))
-            == 0
-        )
-        reports.append(json.loads(report.read_text())["rows"])
-    for cold, warm in zip(*reports, strict=True):
+def test_warm_traces_are_learnt_and_not_measured(trace: Path) -> None:
+    systems = ["--system", "agentspec", "--system", "suffixdecoding"]
+    of_cold = rows_of(trace, f"{trace}@3:", *systems)
+    of_warm = rows_of(trace, f"{trace}@3:", "--warm", f"{trace}@:2", f"{trace}@2:3", *systems)
+    for cold, warm in zip(of_cold, of_warm, strict=True):
         assert (cold["pass"], warm["pass"]) == ("cold", "warm")
         assert cold["calls"] == warm["calls"] == 1
         assert warm["accepted_per_step"] > cold["accepted_per_step"]
@@ -113,13 +113,12 @@ def test_sessions_that_run_together_draft_from_each_other(tmp_path: Path) -> Non
         ]}
         for run in range(2)
     ]  # fmt: skip
-    path, report = tmp_path / "trials.jsonl", tmp_path / "report.json"
+    path = tmp_path / "trials.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     accepted = []
     together_words = ["--concurrency", "2", "--name-groups"]
     for words in ([], together_words, [*together_words, "--siblings", "0"]):
-        assert main(command(path, str(path), *words, "--json", str(report))) == 0
-        (row,) = json.loads(report.read_text())["rows"]
+        (row,) = rows_of(path, str(path), *words)
         assert row["calls"] == 2 and row["concurrency"] == (2 if words else 1)
         accepted.append(row["accepted_per_step"])
     one_after_another, together, by_finished_outputs = accepted
@@ -127,13 +126,8 @@ def test_sessions_that_run_together_draft_from_each_other(tmp_path: Path) -> Non
     assert by_finished_outputs < one_after_another
 
 
-def test_a_curve_names_the_settings_that_nothing_beats(
-    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = tmp_path / "report.json"
-    words = ["--curve", "--system", "agentspec", "--system", "suffixdecoding", "--json", str(report)]
-    assert main(command(trace, str(trace), *words)) == 0
-    rows = json.loads(report.read_text())["rows"]
+def test_a_curve_names_the_settings_that_nothing_beats(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_of(trace, str(trace), "--curve", "--system", "agentspec", "--system", "suffixdecoding")
     assert {row["max_draft_tokens"] for row in rows} == {4, 8, 16, 32, 64}
     assert len({row["setting"] for row in rows if row["system"] == "agentspec"}) == 7
     named = [line for line in capsys.readouterr().out.splitlines() if line.startswith("unbeaten: ")]
@@ -147,10 +141,8 @@ def test_a_curve_names_the_settings_that_nothing_beats(
         assert not (beaten and row["frontier"])
 
 
-def test_limit_counts_calls(trace: Path, tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    assert main(command(trace, str(trace), "--limit", "3", "--json", str(report))) == 0
-    assert json.loads(report.read_text())["rows"][0]["calls"] == 3
+def test_limit_counts_calls(trace: Path) -> None:
+    assert rows_of(trace, str(trace), "--limit", "3")[0]["calls"] == 3
 
 
 @pytest.mark.parametrize(

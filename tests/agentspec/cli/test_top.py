@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
+from programs import output_of
 from server_blocks import block, info, served
 
 from agentspec.cli import main
@@ -75,18 +75,10 @@ rich.console.Console.is_terminal = True
 sys.exit(main(["top", sys.argv[1]]))
 """
     with served({"/server_info": info(block())}) as url:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", code, url],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env={"TERM": "xterm"},
-        )
-    assert done.returncode == 0, done.stderr
-    assert "agentspec 1.2.3" in done.stdout and "goodput" in done.stdout and "in the last" in done.stdout
+        shown = output_of(sys.executable, "-P", "-c", code, url, env={"TERM": "xterm"}, timeout=60)
+    assert "agentspec 1.2.3" in shown and "goodput" in shown and "in the last" in shown
 
 
 def test_seeing_works_without_rich_and_redis() -> None:
     code = "import sys; sys.modules |= {'rich': None, 'redis': None}; import agentspec.cli.top, agentspec.cli.doctor"
-    subprocess.run([sys.executable, "-P", "-c", code], check=True)
+    output_of(sys.executable, "-P", "-c", code)

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from byte_tokenizer import byte_tokenizer
+from programs import output_of
 
 from agentspec.analysis.replay import Call
 from agentspec.cli import main
@@ -82,8 +82,7 @@ print(grown.stats().global_bytes, resident_bytes() - before)
 
 def test_memory_by_the_engines_account_and_the_kernels() -> None:
     # This runs in a separate process, because memory that other tests have not freed yet would count.
-    done = subprocess.run([sys.executable, "-c", _MEASURE_MEMORY], check=True, capture_output=True, text=True)
-    account, resident = map(int, done.stdout.split())
+    account, resident = map(int, output_of(sys.executable, "-c", _MEASURE_MEMORY).split())
     assert account == pytest.approx(17 * 1_000_000, rel=0.1)
     # Besides the index, resident memory includes the heap that building it left behind.
     assert 0.8 * account < resident < 2 * account

@@ -149,6 +149,10 @@ def test_the_demo_asks_servers_in_turns_and_compares_outputs(
         plain, ours = records["none", name], records["hybrid", name]
         assert plain["tokens"] == ours["tokens"] > 0 and plain["requests"] == ours["requests"]
         assert ours["identical"] and ours["verify_steps"] < plain["verify_steps"] and ours["accept_length"] > 1.0
+        assert 0 < ours["draft_share"] < 1 and 0 < ours["acceptance_rate"] <= 1 == plain["accept_length"]
+        for one in (plain, ours):
+            assert one["failed"] == 0 and one["accuracy"] is not None
+            assert 0 < one["ttft_ms_p50"] < 1e3 * one["latency_p99_s"] and one["tokens_per_second"] > one["goodput"] > 0
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from needs import DEPLOYMENT
+from programs import output_of
 
 from agentspec.errors import StoreError
 from agentspec.evals.micro.store.redis_server import RedisServer
@@ -42,23 +42,18 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _make_secrets(folder: Path) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    subprocess.run([DOCKER / "make-secrets.sh", folder, "redis"], check=True, env={**os.environ, "PATH": path})
-
-
-def _checked(*command: str | Path) -> None:
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    output_of(DOCKER / "make-secrets.sh", folder, "redis", env={**os.environ, "PATH": path})
 
 
 @pytest.mark.deployment
 @pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.cpu", "Dockerfile.router"])
 def test_dockerfiles_are_linted(name: str) -> None:
-    _checked(DEPLOYMENT / "hadolint", DOCKER / name)
+    output_of(DEPLOYMENT / "hadolint", DOCKER / name)
 
 
 @pytest.mark.deployment
 def test_compose_follows_its_schema() -> None:
-    _checked(DEPLOYMENT / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", DOCKER / "compose.yaml")
+    output_of(DEPLOYMENT / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", DOCKER / "compose.yaml")
 
 
 @pytest.mark.deployment
@@ -71,9 +66,9 @@ def test_kubernetes_resources_follow_their_schemas(secrets: Path, tmp_path: Path
         shutil.copytree(secrets, tmp_path / "kubernetes" / "fleet" / "secrets", dirs_exist_ok=True)
         command = ["kubectl", "kustomize", tmp_path / "kubernetes" / "fleet"]
         rendered = tmp_path / "rendered.yaml"
-        rendered.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        rendered.write_text(output_of(*command))
         files = [rendered]
-    _checked(DEPLOYMENT / "kubernetes-validate", "--strict", *files)
+    output_of(DEPLOYMENT / "kubernetes-validate", "--strict", *files)
 
 
 def _environments(node: Any) -> set[str]:
@@ -127,7 +122,7 @@ def test_secrets_are_private_and_never_replaced(secrets: Path) -> None:
     _make_secrets(secrets)
     assert {path.name: path.read_bytes() for path in secrets.iterdir()} == before
     assert read_key(secrets / "store.key") and read_key(secrets / "namespace.key")
-    _checked("openssl", "verify", "-CAfile", secrets / "ca.pem", "-verify_hostname", "redis", secrets / "redis.pem")
+    output_of("openssl", "verify", "-CAfile", secrets / "ca.pem", "-verify_hostname", "redis", secrets / "redis.pem")
 
 
 @pytest.mark.redis

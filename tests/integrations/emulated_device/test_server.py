@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_requests import counters_of
+from server_requests import counters_of, forced_request
 
 from agentspec.integrations.servers.server import Server
 
@@ -36,16 +36,7 @@ def _answer(number: int) -> list[int]:
 
 
 def _asked(server: Server, number: int) -> list[int]:
-    answer = _answer(number)
-    body = {
-        "input_ids": [30 + number, *range(40, 100)],
-        "sampling_params": {
-            "temperature": 0,
-            "max_new_tokens": len(answer),
-            "ignore_eos": True,
-            "custom_params": {"agentspec": {"replay": {"ids": answer}}},
-        },
-    }
+    body = forced_request([30 + number, *range(40, 100)], _answer(number))
     found: list[int] = server.post("/generate", body)["output_ids"]
     return found
 
@@ -88,10 +79,7 @@ def test_cold_clients_get_drafts_of_what_they_copy_from_their_prompts(server: Se
     def answered(number: int) -> bool:
         prompt = [20 + (37 * place + 101 * number) % 900 for place in range(copied)]
         answer = [1000 + (13 * place + 7 * number) % 400 for place in range(novel)] + prompt
-        sampling = {"temperature": 0, "max_new_tokens": len(answer), "ignore_eos": True}
-        forced = {"agentspec": {"replay": {"ids": answer}}}
-        body = {"input_ids": prompt, "sampling_params": {**sampling, "custom_params": forced}}
-        return bool(server.post("/generate", body)["output_ids"] == answer)
+        return bool(server.post("/generate", forced_request(prompt, answer))["output_ids"] == answer)
 
     before = _rows(server)
     with ThreadPoolExecutor(num_clients) as clients:

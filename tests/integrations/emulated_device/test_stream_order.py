@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from server_parity import GPU_WAYS, steps_of_ranks
+from server_requests import forced_request
 
 from agentspec.integrations.emulated_device.models.simulated_head import VARIABLE as HEAD_VARIABLE
 from agentspec.integrations.servers.server import Server
@@ -85,17 +86,7 @@ class Drawn:
         """Number of tokens."""
 
     def body(self, rid: str) -> dict[str, Any]:
-        return {
-            "rid": rid,
-            "stream": True,
-            "input_ids": self.prompt,
-            "sampling_params": {
-                "temperature": 0,
-                "max_new_tokens": len(self.answer),
-                "ignore_eos": True,
-                "custom_params": {"agentspec": {"replay": {"ids": self.answer}}},
-            },
-        }
+        return {"rid": rid, "stream": True, **forced_request(self.prompt, self.answer)}
 
 
 def _asked(server: Server, number: int) -> tuple[list[int], bool]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import time
 import tomllib
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 from chat_server import Reply, chat_server
+from programs import output_of
 from server_requests import MODEL, state_of
 
 from agentspec.cli import main
@@ -110,12 +110,7 @@ def run(framework_python: str, tmp_path: Path) -> Run:
         (tmp_path / "recipe.py").write_text(code.replace(PAGE_URL, url), encoding="utf-8")
         variables = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
         variables |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "DSPY_CACHEDIR": str(tmp_path / "dspy")}
-        command = [framework_python, "-P", "recipe.py"]
-        ended = subprocess.run(
-            command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert ended.returncode == 0, ended.stdout[-1000:] + ended.stderr[-3000:]
-        return ended.stdout
+        return output_of(framework_python, "-P", "recipe.py", cwd=tmp_path, env=variables)
 
     return run_code
 

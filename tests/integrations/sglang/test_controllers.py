@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from replicas import until
 from server_parity import Reference, assert_parity
-from server_requests import ARGUMENTS, MODEL, generate, greedy_requests, state_of
+from server_requests import ARGUMENTS, MODEL, forced_request, generate, greedy_requests, state_of
 
 from agentspec.environment import processor
 from agentspec.evals.parity.servers import Variant, parity_server
@@ -66,18 +66,9 @@ def test_a_cold_server_drafts_for_one_client_what_its_answer_copies_from_the_pro
     novel, copied = 60, 300
     prompt = [20 + (37 * place) % 900 for place in range(copied)]
     answer = [prompt[(71 * place) % copied] for place in range(novel)] + prompt
-    body = {
-        "input_ids": prompt,
-        "sampling_params": {
-            "temperature": 0,
-            "max_new_tokens": len(answer),
-            "ignore_eos": True,
-            "custom_params": {"agentspec": {"replay": {"ids": answer}}},
-        },
-    }
     arguments = ("--context-length", "1024", "--skip-server-warmup")
     with Server(MODEL, "AGENTSPEC", log=tmp_path / "log", arguments=arguments, environment=REPLAYED) as server:
-        assert server.post("/generate", body)["output_ids"] == answer
+        assert server.post("/generate", forced_request(prompt, answer))["output_ids"] == answer
         state = state_of(server)
     assert state["counters"]["verify_steps"] < novel + copied / 4, state["control"]
 

@@ -9,6 +9,7 @@ import sys
 import textwrap
 
 import pytest
+from programs import output_of
 from server_requests import MODEL, chat_prompts, generate, greedy_requests, tokens_of
 
 from agentspec.evals.systems import EAGLE3_FOLDER
@@ -42,17 +43,10 @@ OFFLINE = """
 def test_the_offline_engine_runs_it_by_name(plain: Server) -> None:
     prompts = chat_prompts(3, seed=200)
     expected = tokens_of(generate(plain, greedy_requests(3, 200, 32), 3))
-    run = subprocess.run(
-        [sys.executable, "-P", "-c", textwrap.dedent(OFFLINE), str(MODEL), json.dumps(prompts)],
-        env={**os.environ, "AGENTSPEC_MAX_SIBLINGS": "3", "AGENTSPEC_STORE": "memory://", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    results = [line for line in run.stdout.splitlines() if line.startswith("RESULT ")]
-    assert results, run.stderr[-3000:]
-    result = json.loads(results[0].removeprefix("RESULT "))
+    variables = {"AGENTSPEC_MAX_SIBLINGS": "3", "AGENTSPEC_STORE": "memory://", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-P", "-c", textwrap.dedent(OFFLINE), MODEL, json.dumps(prompts)]
+    told = output_of(*command, env={**os.environ, **variables})
+    result = json.loads(next(line for line in told.splitlines() if line.startswith("RESULT ")).removeprefix("RESULT "))
     assert result["tokens"] == [expected, expected]
     assert result["state"]["active"] and result["state"]["settings"]["max_siblings"] == 3
     assert result["state"]["counters"]["accepted_tokens"] > 0
@@ -102,16 +96,9 @@ def test_refused_command_lines_say_why() -> None:
     python, *arguments = command[: command.index("-m")]
     common = command[command.index("-m") + 2 :]
     lines = [[*common, *words] for words, _ in REFUSED]
-    run = subprocess.run(
-        [python, *arguments, "-c", textwrap.dedent(RESOLVER), json.dumps(lines)],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    for (words, named), refusal in zip(REFUSED, json.loads(run.stdout.splitlines()[-1]), strict=True):
+    command = [python, *arguments, "-c", textwrap.dedent(RESOLVER), json.dumps(lines)]
+    told = output_of(*command, env={**os.environ, **variables})
+    for (words, named), refusal in zip(REFUSED, json.loads(told.splitlines()[-1]), strict=True):
         assert named in refusal, words
 
 

@@ -39,8 +39,6 @@ def test_defaults_pass() -> None:
     ("name", "value"),
     [
         ("pp_size", 2),
-        ("enable_dp_attention", True),
-        ("attn_dp_size", 2),
         ("speculative_use_rejection_sampling", True),
         ("speculative_use_block_verification", True),
         ("speculative_adaptive", True),
@@ -54,7 +52,6 @@ def test_defaults_pass() -> None:
         ("enable_return_indexer_topk", True),
         ("grammar_backend", "outlines"),
         ("dllm_algorithm", "LowConfidence"),
-        ("disaggregation_mode", "prefill"),
         ("speculative_num_draft_tokens", 1),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import replay_clients
 from needs import AGENTS
+from programs import output_of
 from server_requests import MODEL, state_of
 
 from agentspec.errors import ServerError
@@ -69,9 +69,7 @@ def _client(folder: Path, *arguments: str) -> None:
         "MSWEA_GLOBAL_CONFIG_DIR": str(folder / "mini-config"),
     }
     # Python must not search the script's folder for modules, because some of them have names of packages.
-    command = [str(AGENTS), "-P", replay_clients.__file__, *arguments]
-    run = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
-    assert run.returncode == 0, run.stderr[-3000:]
+    output_of(AGENTS, "-P", replay_clients.__file__, *arguments, env=variables)
 
 
 def _openhands_calls(folder: Path) -> list[tuple[list[dict[str, Any]], str]]:

@@ -3,7 +3,6 @@ requests of every kind."""
 
 from __future__ import annotations
 
-import json
 import threading
 import urllib.error
 from typing import Any
@@ -36,22 +35,6 @@ def test_the_end_of_the_context(plain: Server, agentspec: Server) -> None:
                 answers.append(error.code)
         assert answers[0] == answers[1], f"{room} tokens before the end"
         assert answers[0] == 400 if room == 0 else 0 < len(answers[0]) <= room
-
-
-def test_chat_over_the_openai_api_with_accept_figures(plain: Server, agentspec: Server) -> None:
-    question = {
-        "model": "tiny-sql",
-        "messages": [{"role": "user", "content": "question: how many orders are there?"}],
-        "temperature": 0,
-        "max_tokens": 40,
-    }
-    expected = plain.post("/v1/chat/completions", question)
-    for _ in range(2):
-        got = agentspec.post("/v1/chat/completions", {**question, "return_spec_tokens_details": True})
-    assert got["choices"][0]["message"]["content"] == expected["choices"][0]["message"]["content"]
-    # The index knows the whole answer the second time.
-    details = json.dumps(got)
-    assert "spec_accept_length" in details and "spec_verify_ct" in details
 
 
 def test_meta_info_tells_drafted_and_accepted_per_request(agentspec: Server) -> None:

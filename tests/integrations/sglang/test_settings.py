@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 from draft_states import profile as drawn_profile
 from every import every
+from programs import output_of
 
 from agentspec.config import EngineConfig
 from agentspec.errors import ConfigError
@@ -324,8 +324,7 @@ def test_there_are_at_most_30_settings_and_12_flags() -> None:
 def test_the_core_loads_no_engine() -> None:
     modules = f"{setting_sources.__name__}, agentspec.store, agentspec.integrations.sglang.plugin"
     code = f"import sys, {modules}; print({{'torch', 'sglang', 'redis', 'scipy'}} & set(sys.modules))"
-    run = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "set()\n"
+    assert output_of(sys.executable, "-P", "-c", code) == "set()\n"
 
 
 def test_settings_become_the_engine_s(tmp_path: Path) -> None:

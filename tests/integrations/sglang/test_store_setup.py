@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from programs import output_of
 
 from agentspec import Engine
 from agentspec.errors import AgentspecError, ConfigError, StoreError, StoreUnavailableError
@@ -82,7 +82,7 @@ def test_what_waits_is_delivered_when_the_process_ends(tmp_path: Path) -> None:
         "sharing = open_sharing(Settings(store=sys.argv[1]), Engine(), Scope('m', 'aa' * 32))\n"
         "sharing.publish('a' * 32, 1 << 32, 'r', [1], [2, 3], 2)\n"
     )
-    subprocess.run([sys.executable, "-P", "-c", script, url], check=True, timeout=120)
+    output_of(sys.executable, "-P", "-c", script, url)
     store = open_store(url, SCOPE)
     assert [info.num_entries for info in store.namespaces()] == [1]
     store.close()

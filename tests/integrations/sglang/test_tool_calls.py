@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 import warnings
 from collections.abc import AsyncIterator
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from needs import OLD_SGLANG
+from programs import output_of
 from server_requests import MODEL, counters_of
 from transformers import PreTrainedTokenizerFast
 
@@ -70,9 +70,7 @@ def test_words_and_markers_are_parts_where_tokens_are_not_known() -> None:
 
 def _bench(python: str, folder: Path, *arguments: str) -> list[dict[str, Any]]:
     found = folder / "rows.json"
-    command = [python, "-P", "-m", "agentspec", "bench", "tool-calls", "--json", str(found), *arguments]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr[-3000:]
+    output_of(python, "-P", "-m", "agentspec", "bench", "tool-calls", "--json", found, *arguments, timeout=600)
     rows: list[dict[str, Any]] = json.loads(found.read_text())["rows"]
     return rows
 

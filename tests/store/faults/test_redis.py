@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fault_case import FaultCase, drafts
@@ -56,11 +57,17 @@ def _has_snapshot(case: FaultCase) -> bool:
     return any(info.snapshot_bytes for info in case.view.namespaces())
 
 
-def test_paused_and_resumed(server: RedisServer) -> None:
+FULL = ("CONFIG", "SET", "maxmemory", "1mb"), ("CONFIG", "SET", "maxmemory", "0")
+READ_ONLY = ("REPLICAOF", "127.0.0.1", free_port()), ("REPLICAOF", "NO", "ONE")
+
+
+@pytest.mark.parametrize(("breaks", "mends"), [(None, None), FULL, READ_ONLY], ids=["paused", "full", "read-only"])
+def test_what_is_broken_is_mended(server: RedisServer, breaks: Any, mends: Any) -> None:
+    server.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
     with FaultCase(opens(server.url)) as case:
-        server.pause()
+        server.command(*breaks) if breaks else server.pause()
         case.fails()
-        server.resume()
+        server.command(*mends) if mends else server.resume()
         case.recovers()
 
 
@@ -79,15 +86,6 @@ def test_slower_than_the_time_out(server: RedisServer) -> None:
         case.fails()
         case.fails("follower")
         proxy.delay = 0.0
-        case.recovers()
-
-
-def test_full_and_given_room(server: RedisServer) -> None:
-    with FaultCase(opens(server.url)) as case:
-        server.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
-        server.command("CONFIG", "SET", "maxmemory", "1mb")
-        case.fails()
-        server.command("CONFIG", "SET", "maxmemory", "0")
         case.recovers()
 
 
@@ -110,14 +108,6 @@ def test_full_and_still_tidied_up(server: RedisServer) -> None:
         case.mark()
         case.goes_on()
         case.shared()
-
-
-def test_turned_into_a_read_only_replica_and_back(server: RedisServer) -> None:
-    with FaultCase(opens(server.url)) as case:
-        server.command("REPLICAOF", "127.0.0.1", free_port())
-        case.fails()
-        server.command("REPLICAOF", "NO", "ONE")
-        case.recovers()
 
 
 def test_a_user_removed_and_made_again(server: RedisServer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from store_case import SCOPE, A, B, C, data, drain
 from agentspec.errors import StoreError, StoreResetError, StoreUnavailableError
 from agentspec.evals.micro.store.redis_server import RedisServer
 from agentspec.integrations.servers.server import free_port
-from agentspec.store import CONTROL, open_store
+from agentspec.store import CONTROL, Reader, Store, open_store
 from agentspec.store.redis import reader as redis_reader
 from agentspec.store.redis import store as redis_store
 from agentspec.store.redis.keys import MODELS, PREFIX, RedisKeys
@@ -22,6 +23,18 @@ from agentspec.store.redis.keys import MODELS, PREFIX, RedisKeys
 pytestmark = pytest.mark.redis
 
 KEYS = RedisKeys(SCOPE)
+
+
+@pytest.fixture
+def store(redis_server: RedisServer) -> Iterator[Store]:
+    with closing(open_store(redis_server.url, SCOPE)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def reader(store: Store) -> Iterator[Reader]:
+    with closing(store.reader()) as opened:
+        yield opened
 
 
 def test_no_server_is_said_at_once() -> None:
@@ -86,9 +99,9 @@ def test_something_else_under_a_key_is_named_when_opening(redis_server: RedisSer
     assert key in str(caught.value)
 
 
-def test_garbage_in_the_keys_about_others_is_passed_over(redis_server: RedisServer) -> None:
-    store = open_store(redis_server.url, SCOPE)
-    reader = store.reader()
+def test_garbage_in_the_keys_about_others_is_passed_over(
+    redis_server: RedisServer, store: Store, reader: Reader
+) -> None:
     store.append([(A, b"1")])
     store.write_segment(A, "s", [b"x"])
     redis_server.command("SADD", KEYS.names, b"\xff\xfe", "tenant")
@@ -102,12 +115,9 @@ def test_garbage_in_the_keys_about_others_is_passed_over(redis_server: RedisServ
         store.segment(A, "t")
     store.write_manifest(A, b"m", ["s"])
     assert store.remove_namespace(A)
-    reader.close()
-    store.close()
 
 
-def test_a_full_server_takes_nothing_of_a_batch(redis_server: RedisServer) -> None:
-    store = open_store(redis_server.url, SCOPE)
+def test_a_full_server_takes_nothing_of_a_batch(redis_server: RedisServer, store: Store) -> None:
     store.append([(A, b"1")])
     redis_server.command("CONFIG", "SET", "maxmemory", "1")
     try:
@@ -120,11 +130,9 @@ def test_a_full_server_takes_nothing_of_a_batch(redis_server: RedisServer) -> No
         redis_server.command("CONFIG", "SET", "maxmemory", "0")
     store.append([(A, b"3")])
     assert data(store.scan(A)) == [b"1", b"3"]
-    store.close()
 
 
-def test_a_full_server_is_trimmed_though_whoever_had_the_lease_is_gone(redis_server: RedisServer) -> None:
-    store = open_store(redis_server.url, SCOPE)
+def test_a_full_server_is_trimmed_though_whoever_had_the_lease_is_gone(redis_server: RedisServer, store: Store) -> None:
     assert store.lease("gone", 0.05)
     redis_server.command("CONFIG", "SET", "maxmemory", "1kb")
     time.sleep(0.1)
@@ -134,7 +142,6 @@ def test_a_full_server_is_trimmed_though_whoever_had_the_lease_is_gone(redis_ser
     finally:
         redis_server.command("CONFIG", "SET", "maxmemory", "0")
     assert store.lease("here", 60.0) and not store.lease("other", 60.0)
-    store.close()
 
 
 def test_a_server_that_hangs_is_unavailable_until_it_goes_on(server: RedisServer) -> None:
@@ -187,9 +194,7 @@ def test_a_server_that_came_back_older_is_a_loss(server: RedisServer) -> None:
     store.close()
 
 
-def test_a_clock_that_was_set_back_loses_nothing(redis_server: RedisServer) -> None:
-    store = open_store(redis_server.url, SCOPE)
-    reader = store.reader()
+def test_a_clock_that_was_set_back_loses_nothing(redis_server: RedisServer, store: Store, reader: Reader) -> None:
     later = f"{int(time.time() * 1000) + 3_600_000}-0"
     store.append([(A, b"0")])
     redis_server.command("XADD", KEYS.log(A), later, "d", "1")
@@ -202,14 +207,13 @@ def test_a_clock_that_was_set_back_loses_nothing(redis_server: RedisServer) -> N
     assert store.remove_namespace(A)
     store.append([(A, b"3")])
     assert data(drain(reader)) == [b"3"]
-    reader.close()
-    store.close()
 
 
-def test_readers_that_missed_news_miss_no_entries(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_that_missed_news_miss_no_entries(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
     monkeypatch.setattr(redis_store, "NEWS_LENGTH", 8)
     monkeypatch.setattr(redis_reader, "NEWS_LENGTH", 8)
-    store = open_store(redis_server.url, SCOPE)
     early, reader = store.reader(), store.reader()
     assert early.read(0) == []
     store.append([(A, b"0"), (CONTROL, b"c0")])
@@ -222,11 +226,9 @@ def test_readers_that_missed_news_miss_no_entries(redis_server: RedisServer, mon
     assert len(drain(early)) == 15
     reader.close()
     early.close()
-    store.close()
 
 
-def test_only_what_is_being_written_has_a_time_to_live(redis_server: RedisServer) -> None:
-    store = open_store(redis_server.url, SCOPE)
+def test_only_what_is_being_written_has_a_time_to_live(redis_server: RedisServer, store: Store) -> None:
 
     def chunks() -> Iterator[bytes]:
         yield b"1"
@@ -246,11 +248,9 @@ def test_only_what_is_being_written_has_a_time_to_live(redis_server: RedisServer
     assert all(key.startswith(PREFIX.encode()) for key in keys)
     store.remove_namespace(A)
     assert redis_server.command("DBSIZE") == 4
-    store.close()
 
 
-def test_a_segment_that_expired_while_it_was_written_does_not_count(redis_server: RedisServer) -> None:
-    store = open_store(redis_server.url, SCOPE)
+def test_a_segment_that_expired_while_it_was_written_does_not_count(redis_server: RedisServer, store: Store) -> None:
 
     def chunks() -> Iterator[bytes]:
         yield b"1"
@@ -261,18 +261,15 @@ def test_a_segment_that_expired_while_it_was_written_does_not_count(redis_server
         store.write_segment(A, "s", chunks())
     assert list(store.namespaces()) == []
     assert redis_server.command("KEYS", "*:writing:*") == []
-    store.close()
 
 
-def test_a_segment_replaced_while_it_is_read_is_an_error_and_no_mixture(redis_server: RedisServer) -> None:
-    store = open_store(redis_server.url, SCOPE)
+def test_a_segment_replaced_while_it_is_read_is_an_error_and_no_mixture(store: Store) -> None:
     store.write_segment(A, "s", [b"1", b"2"])
     chunks = store.segment(A, "s")
     assert next(chunks) == b"1"
     store.write_segment(A, "s", [b"3", b"4"])
     with pytest.raises(StoreError, match="replaced"):
         next(chunks)
-    store.close()
 
 
 def test_a_socket_and_a_database_may_be_named(tmp_path: Path) -> None:

@@ -294,28 +294,6 @@ def test_old_outputs_expire_here_and_in_the_store(store: Store) -> None:
         until(lambda: (one.sharing.keep_now(), list(store.namespaces()))[1] == [])
 
 
-def five_in_snapshots(replica: Replica, store: Store) -> bytes | None:
-    """Finishes five outputs, which are then in snapshots. Returns their manifest."""
-    for number in range(5):
-        replica.finish(f"r{number}", list(range(number, number + 50)))
-    replica.engine.flush()
-    replica.sharing.keep_now()
-    return store.manifest(A)
-
-
-def test_a_cleared_engine_writes_no_snapshots(store: Store) -> None:
-    with Replica(store, max_growing_tokens=64) as one:
-        manifest = five_in_snapshots(one, store)
-        one.sharing.engine_cleared()
-        one.engine.clear()
-        one.finish("new", list(range(100, 180)))
-        one.engine.flush()
-        one.sharing.keep_now()
-        assert store.manifest(A) == manifest is not None
-    with Replica(store) as restarted:
-        assert restarted.num_outputs() == 6
-
-
 def test_an_engine_cleared_while_snapshots_are_written_hides_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,7 +305,11 @@ def test_an_engine_cleared_while_snapshots_are_written_hides_nothing(
         return snapshot(engine, namespace)
 
     with Replica(store, max_growing_tokens=64) as one:
-        manifest = five_in_snapshots(one, store)
+        for number in range(5):
+            one.finish(f"r{number}", list(range(number, number + 50)))
+        one.engine.flush()
+        one.sharing.keep_now()
+        manifest = store.manifest(A)
         one.finish("last", list(range(100, 180)))
         one.engine.flush()
         monkeypatch.setattr(Engine, "snapshot", cleared)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store_case import SCOPE, A, B, data, drain
@@ -38,29 +39,33 @@ def url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def test_a_follower_in_another_process_is_fed(path: Path) -> None:
-    store = open_store(url(path), SCOPE)
-    reader = store.reader()
+@pytest.fixture
+def store(path: Path) -> Iterator[Any]:
+    with closing(open_store(url(path), SCOPE)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def reader(store: Any) -> Iterator[Any]:
+    with closing(store.reader()) as opened:
+        yield opened
+
+
+def test_a_follower_in_another_process_is_fed(path: Path, store: Any, reader: Any) -> None:
     process = subprocess.Popen([sys.executable, "-P", "-c", WRITER, url(path)], stdout=subprocess.PIPE)
     entries = reader.read(20)
     process.kill()
     process.communicate()
     assert entries[0].data == b"0"
-    reader.close()
-    store.close()
 
 
-def test_a_follower_reads_what_was_written_before_it_opened_the_file_again(path: Path) -> None:
-    store = open_store(url(path), SCOPE)
+def test_a_follower_reads_what_was_written_before_it_opened_the_file_again(store: Any, reader: Any) -> None:
     store.append([(A, b"first")])
-    reader = store.reader()
     assert len(reader.read(1)) == 1 and not reader.read(0)
     assert isinstance(reader, SqliteReader)
     reader._file.close()  # as errors of the disk do
     store.append([(A, b"second")])
     assert [entry.data for entry in reader.read(1)] == [b"second"]
-    reader.close()
-    store.close()
 
 
 def test_the_default_file_is_the_user_s_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +130,7 @@ def test_a_locked_file_is_waited_for_and_then_unavailable(path: Path) -> None:
     store.close()
 
 
-def test_a_full_disk_is_unavailable_and_appends_nothing_of_a_batch(path: Path) -> None:
-    store = open_store(url(path), SCOPE)
+def test_a_full_disk_is_unavailable_and_appends_nothing_of_a_batch(path: Path, store: Any) -> None:
     store.append([(A, b"1")])
     pages = path.stat().st_size // 8192 + 8
     store._file.read(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchone())
@@ -135,11 +139,9 @@ def test_a_full_disk_is_unavailable_and_appends_nothing_of_a_batch(path: Path) -
     assert data(store.scan(A)) == [b"1"]
     store.append([(A, b"2")])
     assert data(store.scan(A)) == [b"1", b"2"]
-    store.close()
 
 
-def test_what_a_dead_writer_left_of_a_segment_is_removed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store(url(path), SCOPE)
+def test_what_a_dead_writer_left_of_a_segment_is_removed(monkeypatch: pytest.MonkeyPatch, store: Any) -> None:
 
     def dying() -> Iterator[bytes]:
         yield bytes(1_000_000)
@@ -158,11 +160,9 @@ def test_what_a_dead_writer_left_of_a_segment_is_removed(path: Path, monkeypatch
     store._file.write(lambda connection: connection.execute("UPDATE segments SET touched = touched - 601"))
     store.write_segment(B, "other", [])
     assert num_chunks() == 0
-    store.close()
 
 
-def test_compact_gives_space_back(path: Path) -> None:
-    store = open_store(url(path), SCOPE)
+def test_compact_gives_space_back(path: Path, store: Any) -> None:
     store.append([(A, bytes(10_000))] * 500)
     store.compact()
     before = path.stat().st_size
@@ -170,7 +170,6 @@ def test_compact_gives_space_back(path: Path) -> None:
     store.compact()
     assert path.stat().st_size < before / 10
     assert store.info().used_bytes < before / 10
-    store.close()
 
 
 def test_many_processes_may_create_the_file_at_once(path: Path) -> None:
@@ -195,24 +194,20 @@ def test_many_processes_may_create_the_file_at_once(path: Path) -> None:
         "UPDATE entries SET position = 1000000 WHERE position = 2",
     ],
 )
-def test_a_damaged_row_costs_itself_only(path: Path, damage: str) -> None:
-    with closing(open_store(f"sqlite:///{path}", SCOPE)) as store:
-        store.append([(A, b"1"), (A, b"2"), (A, b"3")])
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute(damage)
-        reader = store.reader()
-        found = [entry.data for entry in drain(reader)]
-        assert (found[0], found[-1]) == (b"1", b"3") and len(found) <= 3 and all(map(bytes, found))
-        store.append([(A, b"4")])
-        assert data(drain(reader), A)[-1] == b"4"
-        reader.close()
-        assert [info.namespace for info in store.namespaces()] == [A]
-        assert {b"1", b"3", b"4"} <= {entry.data for entry in store.scan(A)}
+def test_a_damaged_row_costs_itself_only(path: Path, damage: str, store: Any, reader: Any) -> None:
+    store.append([(A, b"1"), (A, b"2"), (A, b"3")])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(damage)
+    found = [entry.data for entry in drain(reader)]
+    assert (found[0], found[-1]) == (b"1", b"3") and len(found) <= 3 and all(map(bytes, found))
+    store.append([(A, b"4")])
+    assert data(drain(reader), A)[-1] == b"4"
+    assert [info.namespace for info in store.namespaces()] == [A]
+    assert {b"1", b"3", b"4"} <= {entry.data for entry in store.scan(A)}
 
 
-def test_a_damaged_time_counts_as_long_ago(path: Path) -> None:
-    with closing(open_store(f"sqlite:///{path}", SCOPE)) as store:
-        store.append([(A, b"1")])
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("UPDATE entries SET time = 'abc'")
-        assert [info.last_time for info in store.namespaces()] == [0.0]
+def test_a_damaged_time_counts_as_long_ago(path: Path, store: Any) -> None:
+    store.append([(A, b"1")])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE entries SET time = 'abc'")
+    assert [info.last_time for info in store.namespaces()] == [0.0]

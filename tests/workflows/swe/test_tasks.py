@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from programs import output_of
 
 from agentspec.errors import ConfigError
 from agentspec.workflows.swe.components import COMPONENTS
@@ -44,10 +44,7 @@ def test_every_kind_of_bug_is_seen_and_healed(tmp_path: Path) -> None:
         assert check_task(task, folder) == "", task.id
         # check_task leaves the fixed repository: the issue's example now prints what the issue says.
         assert task.fix is not None
-        done = subprocess.run(
-            [sys.executable, "-c", task.fix.reproduce], cwd=folder, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.strip() == task.fix.expected
+        assert output_of(sys.executable, "-c", task.fix.reproduce, cwd=folder).strip() == task.fix.expected
         assert f"`{task.fix.expected}`" in task.issue
 
 

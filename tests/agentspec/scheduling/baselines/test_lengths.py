@@ -141,21 +141,10 @@ def test_a_draft_stops_behind_the_token_that_exceeds_the_threshold(h: float, len
     assert candidate_length(P, h) == length
 
 
-def test_the_threshold_itself_is_not_exceeded() -> None:
-    assert candidate_length([0.5, 0.5], 0.5) == 2
-
-
-def test_each_draft_of_a_batch_stops_by_itself() -> None:
-    batch = np.array([[1, 1, 1], [0.1, 1, 1], [1, 0.1, 1], [0, 0, 0]], np.float32)
-    assert candidate_length(batch, 0.5).tolist() == [3, 1, 2, 1]
-    assert candidate_length(batch.reshape(2, 2, 3), 0.5).tolist() == [[3, 1], [2, 1]]
-
-
-def test_what_stands_behind_a_stop_does_not_count() -> None:
-    assert candidate_length([0.1, 1, 1], 0.5) == candidate_length([0.1, 0, 0.3], 0.5) == 1
-
-
-def test_no_tokens_no_candidates() -> None:
+def test_drafts_of_a_batch_stop_by_themselves_and_the_threshold_itself_is_not_exceeded() -> None:
+    batch = np.array([[1, 1, 1], [0.1, 1, 1], [1, 0.1, 1], [0, 0, 0], [0.1, 0, 0.3], [0.5, 0.5, 1]], np.float32)
+    assert candidate_length(batch, 0.5).tolist() == [3, 1, 2, 1, 1, 2]
+    assert candidate_length(batch.reshape(2, 3, 3), 0.5).tolist() == [[3, 1, 2], [1, 1, 2]]
     assert candidate_length(np.zeros((2, 0)), 0.5).tolist() == [0, 0]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from every import every
+from fake_request import FakeRequest
 
 torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
 from numpy.typing import NDArray
@@ -24,26 +26,19 @@ from agentspec.store.namespaces import namespace_id
 WIDTH = 4
 
 
-class Request:
-    """The part of SGLang's `Req` that is read, and the request's true text."""
+@dataclass(eq=False)
+class Request(FakeRequest):
+    """A request and its true text."""
 
-    def __init__(self, rid: str = "a", prompt: tuple[int, ...] = (1, 2, 3, 4, 5)) -> None:
-        self.rid = rid
-        self.origin_input_ids = array("q", prompt)
-        self.output_ids = array("q")
-        self.sampling_params = SimpleNamespace(max_new_tokens=None, custom_params=None)
-        self.ended = False
-        self.written: list[int] = []
-        """All output tokens on the device. `output_ids` has those that the scheduler has processed."""
-        self.prefilled = 0
-        """Number of tokens in the KV cache during prefill."""
+    origin_input_ids: Sequence[int] = (1, 2, 3, 4, 5)
+    written: list[int] = field(default_factory=list)
+    """All output tokens on the device. `output_ids` has those that the scheduler has processed."""
+    prefilled: int = 0
+    """Number of tokens in the KV cache during prefill."""
 
     @property
     def text(self) -> list[int]:
         return [*self.origin_input_ids, *self.written]
-
-    def finished(self) -> bool:
-        return self.ended
 
 
 class Followed:
@@ -221,7 +216,7 @@ class Scheduler:
             if self.rng.random() < 0.1:
                 self.running.remove(request)
                 self.ended.append(request)
-                request.ended = True
+                request.is_finished = True
                 self.ends.pop(request, None)
                 self.followed.book.finish(request.rid)
                 assert self.followed.output(request) == list(request.output_ids)

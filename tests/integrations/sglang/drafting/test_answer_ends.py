@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import warnings
 from array import array
@@ -81,15 +82,8 @@ def test_steps_of_several_tokens_end_where_single_tokens_do(tokenizer: Any, seed
     expected = end(request(tokenizer, **sampling), tokens, [1] * sampling["max_new_tokens"])
     req = request(tokenizer, **sampling)
     assert end(req, tokens, sizes) == expected
-
-
-def test_the_earliest_of_two_stop_strings_counts(tokenizer: Any) -> None:
-    tokens = tokenizer.encode('", "tables": playlists.id', add_special_tokens=False)
-    req = request(tokenizer, max_new_tokens=99, stop=[".id", "tables"])
-    told, reason = end(req, tokens, [len(tokens)])
-    assert reason["matched"] == "tables"
-    assert tokenizer.decode(told).endswith("tables")
-    assert list(req.output_ids) == tokens, "what was accepted stays known"
+    assert list(req.output_ids) == tokens[: len(req.output_ids)], "what was accepted stays known"
+    assert len(req.output_ids) in itertools.accumulate(sizes)
 
 
 def test_an_aborted_request_stays_aborted(tokenizer: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from contextlib import nullcontext
 from importlib.util import find_spec
@@ -99,15 +98,11 @@ def launched(drafts_here: bool) -> dict[str, Any]:
 
 @pytest.mark.skipif(find_spec("sglang") is None, reason="needs SGLang: run `make setup`")
 def test_many_rows_have_shorter_chains_and_the_positions_that_sglang_expects() -> None:
-    told = subprocess.run(
-        [sys.executable, "-P", __file__],
-        env={**os.environ, **sglang_cpu.environment()},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert told.returncode == 0, told.stderr[-2000:]
-    of_passes, of_launches = map(json.loads, told.stdout.splitlines()[-2:])
+    from programs import output_of
+
+    told = output_of(sys.executable, "-P", __file__, env={**os.environ, **sglang_cpu.environment()})
+    of_passes, of_launches, has_threads = map(json.loads, told.splitlines()[-3:])
+    assert has_threads is True, "the number of threads follows the work of SGLang's own forwards"
     # Only the rank that drafts reads the trees. The time is that of these passes.
     assert of_launches == [{"copies": 1, "told": [[2, 5, 500, 0.25]]}, {"copies": 0, "told": [[2, 5, 700, 0.25]]}]
     for rows, found in of_passes.items():
@@ -124,3 +119,6 @@ def test_many_rows_have_shorter_chains_and_the_positions_that_sglang_expects() -
 if __name__ == "__main__":
     print(json.dumps({rows: drafted(rows) for rows in PASSES}))
     print(json.dumps([launched(drafts_here) for drafts_here in (True, False)]))
+    from sglang.srt.model_executor.model_runner import ModelRunner
+
+    print(json.dumps(ModelRunner.forward._agentspec_cpu))

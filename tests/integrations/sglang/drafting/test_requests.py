@@ -2,45 +2,17 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import count
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from engine_texts import followed
+from fake_request import FakeRequest
 
 from agentspec import DraftBuffers, Engine, EngineConfig, Outcome
 from agentspec.integrations.sglang.drafting.requests import KeptOutput, RequestBook
 from agentspec.integrations.sglang.tenants import Tenants
 from agentspec.store.namespaces import namespace_id
-
-
-@dataclass
-class FakeRequest:
-    """The fields of SGLang's `Req` that the book reads, with the same types."""
-
-    rid: str
-    origin_input_ids: Sequence[int]
-    output_ids: Sequence[int] = field(default_factory=lambda: array("q"))
-    extra_key: str | None = None
-    sampling_params: SimpleNamespace = field(
-        default_factory=lambda: SimpleNamespace(custom_params=None, max_new_tokens=None)
-    )
-    finished_len: int | None = None
-    is_finished: bool = False
-    to_finish: object = None
-    origin_input_ids_unpadded: Sequence[int] | None = None
-    retraction_count: int = 0
-
-    def finished(self) -> bool:
-        return self.is_finished
-
-    def generate(self, *tokens: int, finish: bool = False) -> None:
-        self.output_ids = array("q", [*self.output_ids, *tokens])
-        self.is_finished = finish
 
 
 class Book:
@@ -97,17 +69,13 @@ def book() -> Book:
     return Book()
 
 
-def request(rid: str = "a", prompt: Sequence[int] = (1, 2, 3)) -> FakeRequest:
-    return FakeRequest(rid, array("q", prompt))
-
-
 def test_running_requests_of_a_group_draft_from_each_other_unless_one_may_not_be_stored(book: Book) -> None:
-    asking = request("asking", [7, 8, 3])
-    asking.sampling_params.custom_params = {"agentspec": {"group": "votes"}}
+    asking = FakeRequest("asking", [7, 8, 3])
+    asking.asks(group="votes")
     book.book.admit(asking)
     for rid, options in (("stored", {"group": "votes"}), ("unstored", {"group": "votes", "no_store": True})):
-        writing = request(rid)
-        writing.sampling_params.custom_params = {"agentspec": options}
+        writing = FakeRequest(rid)
+        writing.asks(**options)
         book.book.admit(writing)
         book.accept(writing, *((10, 11, 12) if rid == "stored" else (20, 21, 22)))
     (drafted,), _, _ = book.draft(asking)
@@ -118,26 +86,9 @@ def test_running_requests_of_a_group_draft_from_each_other_unless_one_may_not_be
     assert book.draft(asking)[0] == [[]]
 
 
-def test_a_retraction_that_dropped_tokens_opens_the_request_anew(book: Book) -> None:
-    req = request()
-    book.book.admit(req)
-    book.accept(req, 10)
-    req.generate(10)
-    book.accept(req, 11)  # in a step whose result is dropped
-    book.book.admit(req, 4)  # prefilled again
-    assert book.engine.num_tokens("a") == 4, "it has what the scheduler has processed"
-    book.accept(req, 20)
-    req.generate(20)
-    book.accept(req, 21)
-    req.is_finished = True
-    book.book.finish("a")
-    assert book.drafts_after([10]) == [20], "the dropped token 11 is in no index"
-    assert book.errors == 0 and book.opened == [[1, 2, 3]], "it arrived once"
-
-
 @pytest.mark.parametrize("known", [(), (10,)], ids=["all", "some"])
 def test_tokens_that_the_engine_lacks_are_caught_up_on_at_a_prefill(book: Book, known: tuple[int, ...]) -> None:
-    req = request()
+    req = FakeRequest()
     book.book.admit(req)
     if known:
         book.accept(req, *known)
@@ -150,11 +101,11 @@ def test_tokens_that_the_engine_lacks_are_caught_up_on_at_a_prefill(book: Book, 
 
 
 def test_rows_are_those_of_the_requests_in_their_order(book: Book) -> None:
-    a, b = request("a", [1, 2, 3, 1, 2]), request("b", [5, 6, 7, 5, 6])
+    a, b = FakeRequest("a", [1, 2, 3, 1, 2]), FakeRequest("b", [5, 6, 7, 5, 6])
     assert [row[0] for row in book.draft(a, b)[0]] == [3, 7]
     assert [row[0] for row in book.draft(b, a)[0]] == [7, 3]
     # This is another request with the same id.
-    assert book.draft(request("a", [8, 9, 8]), b)[0][0][0] == 9
+    assert book.draft(FakeRequest("a", [8, 9, 8]), b)[0][0][0] == 9
     assert book.engine.stats().open_requests == 2
 
 
@@ -162,7 +113,7 @@ def test_rows_are_those_of_the_requests_in_their_order(book: Book) -> None:
 
 
 def test_a_text_that_went_astray_is_brought_back_once(book: Book) -> None:
-    req = request("a", [1, 2, 3, 1, 2])
+    req = FakeRequest("a", [1, 2, 3, 1, 2])
     book.accept(req, 50, 51, 52)
     req.generate(3, 1)
     assert book.book.reopen(req)
@@ -180,7 +131,7 @@ def test_a_text_that_went_astray_is_brought_back_once(book: Book) -> None:
 
 
 def test_a_text_that_was_brought_back_is_kept_as_any_other(book: Book) -> None:
-    req = request()
+    req = FakeRequest()
     book.accept(req, 50, 51)
     req.generate(10)
     assert book.book.reopen(req)
@@ -192,7 +143,7 @@ def test_a_text_that_was_brought_back_is_kept_as_any_other(book: Book) -> None:
 
 
 def test_an_aborted_request_that_was_brought_back_is_not_learnt_from(book: Book) -> None:
-    req = request()
+    req = FakeRequest()
     book.accept(req, 50)
     req.generate(10, 11)
     book.book.abort("a", everything=False)
@@ -212,7 +163,7 @@ def test_nothing_is_drafted_beyond_max_tokens_and_the_context(
     book: Book, max_new_tokens: int | None, room: int
 ) -> None:
     """A context of 30 has room for the prompt of 5 and 26 more tokens, since the last one needs no KV cache."""
-    req = request("a", [1, 2, 1, 2, 1])
+    req = FakeRequest("a", [1, 2, 1, 2, 1])
     req.sampling_params.max_new_tokens = max_new_tokens
     book.accept(req, 2)
     drafted, _, rooms = book.draft(req)
@@ -222,7 +173,7 @@ def test_nothing_is_drafted_beyond_max_tokens_and_the_context(
 
 
 def test_images_take_places_of_the_context(book: Book) -> None:
-    plain, padded = request("a", [1, 2, 3]), request("b", [1, 2, 3, *[7] * 20])
+    plain, padded = FakeRequest("a", [1, 2, 3]), FakeRequest("b", [1, 2, 3, *[7] * 20])
     assert book.book.rows([plain])[1] is None
     padded.origin_input_ids_unpadded = [1, 2, 3]
     rows, padding = book.book.rows([plain, padded, plain])
@@ -237,7 +188,7 @@ def test_images_take_places_of_the_context(book: Book) -> None:
 
 
 def test_a_text_read_again_has_the_same_limits(book: Book) -> None:
-    req = request("a", [1, 2, 3, *[7] * 20])
+    req = FakeRequest("a", [1, 2, 3, *[7] * 20])
     req.origin_input_ids_unpadded = [1, 2, 3]
     req.sampling_params.max_new_tokens = 6
     book.accept(req, 10, 11)
@@ -248,14 +199,14 @@ def test_a_text_read_again_has_the_same_limits(book: Book) -> None:
     assert book.book.rows([req])[1] is not None
     req.is_finished = True
     book.book.finish("a")
-    assert book.book.rows([request("b")])[1] is None
+    assert book.book.rows([FakeRequest("b")])[1] is None
 
 
 # How requests end ---------------------------------------------------------------------------------------------------
 
 
 def test_an_aborted_request_is_closed_without_learning_once_no_batch_holds_it(book: Book) -> None:
-    req = request("a-1")
+    req = FakeRequest("a-1")
     book.book.admit(req)
     req.generate(10, 11)
     book.book.abort("a-", everything=False)
@@ -267,10 +218,10 @@ def test_an_aborted_request_is_closed_without_learning_once_no_batch_holds_it(bo
 
 
 def test_a_request_that_a_full_queue_dropped_is_closed_and_no_other(book: Book) -> None:
-    some = [request(rid) for rid in ("run-1", "run-10")]
+    some = [FakeRequest(rid) for rid in ("run-1", "run-10")]
     for req in some:
         book.book.admit(req)
-    book.book.drop(request("run-10"))
+    book.book.drop(FakeRequest("run-10"))
     book.book.drop(some[0])
     book.book.reap(())
     assert [book.engine.is_open(req.rid) for req in some] == [False, True]
@@ -278,7 +229,7 @@ def test_a_request_that_a_full_queue_dropped_is_closed_and_no_other(book: Book) 
 
 def test_what_ended_outside_of_the_batch_is_closed_while_others_decode(book: Book) -> None:
     rids = ("run", "abort", "end", "drop", "wait")
-    running, aborted, ended, dropped, waiting = map(request, rids)
+    running, aborted, ended, dropped, waiting = map(FakeRequest, rids)
     for req in (running, aborted, ended, dropped, waiting):
         book.book.admit(req)
     book.book.abort("abort", everything=False)
@@ -293,7 +244,7 @@ def test_what_ended_outside_of_the_batch_is_closed_while_others_decode(book: Boo
 
 
 def test_a_request_the_engine_refuses_is_barred_and_others_go_on(book: Book) -> None:
-    bad, good = request("bad", [1, 1000]), request("good")
+    bad, good = FakeRequest("bad", [1, 1000]), FakeRequest("good")
     book.book.admit(bad)
     book.book.admit(good)
     assert book.draft(bad, good)[1] == [Outcome.NOT_OPEN, Outcome.NO_OUTPUTS]
@@ -306,7 +257,7 @@ def test_a_request_the_engine_refuses_is_barred_and_others_go_on(book: Book) -> 
 
 
 def test_a_request_whose_output_the_engine_refuses_is_barred(book: Book) -> None:
-    req = request()
+    req = FakeRequest()
     book.book.admit(req)
     req.generate(10, 1000)
     book.book.admit(req, 5)
@@ -332,7 +283,7 @@ def test_a_kept_output_is_handed_over_once_with_what_belongs_to_the_answer(book:
 def test_what_is_not_kept_is_not_handed_over(book: Book, ending: str) -> None:
     req = FakeRequest("r", [1, 2, 3])
     if ending == "no_store":
-        req.sampling_params.custom_params = {"agentspec": {"no_store": True}}
+        req.asks(no_store=True)
     book.book.admit(req)
     if ending == "aborted":
         book.book.abort("r", everything=False)
@@ -345,8 +296,8 @@ def test_what_is_not_kept_is_not_handed_over(book: Book, ending: str) -> None:
 
 def test_a_request_may_ask_for_no_drafts(book: Book) -> None:
     req = FakeRequest("r", [1, 2, 3, 4, 1, 2])
-    req.sampling_params.custom_params = {"agentspec": {"no_draft": True}}
-    assert book.draft(req, request()) == ([[], []], [Outcome.NO_ROOM, Outcome.NO_OUTPUTS], [0, 27])
+    req.asks(no_draft=True)
+    assert book.draft(req, FakeRequest()) == ([[], []], [Outcome.NO_ROOM, Outcome.NO_OUTPUTS], [0, 27])
     assert book.book.num_without_drafts == 1
     assert [book.book.undrafted(rid) for rid in ("r", "a", "unknown")] == ["disabled_by_request", None, None]
     book.accept(req, 50)
@@ -436,7 +387,7 @@ def test_drafts_begin_when_an_answer_has_its_min_new_tokens(book: Book) -> None:
 
 def test_a_retracted_request_with_min_new_tokens_has_no_drafts_any_more(book: Book) -> None:
     """SGLang forbids the end of its answer for as many steps again, whatever they accept."""
-    req = request("r", range(20))
+    req = FakeRequest("r", range(20))
     req.sampling_params.min_new_tokens = 2
     book.book.admit(req)
     book.accept(req, 90)
@@ -459,7 +410,7 @@ def test_a_request_that_ends_before_its_min_new_tokens_is_closed(book: Book) -> 
 
 
 def predicting(rid: str, *prediction: int) -> FakeRequest:
-    asking = request(rid)
+    asking = FakeRequest(rid)
     asking.sampling_params.custom_params = {"agentspec_prediction": list(prediction)}
     return asking
 
@@ -467,7 +418,7 @@ def predicting(rid: str, *prediction: int) -> FakeRequest:
 def test_a_request_drafts_from_its_prediction_and_leaves_only_its_answer(book: Book) -> None:
     asking = predicting("asking", 20, 21, 22, 23)
     assert book.draft(asking)[0] == [[20, 21, 22, 23]]
-    assert book.draft(request("other"))[0] == [[]]
+    assert book.draft(FakeRequest("other"))[0] == [[]]
     book.accept(asking, 20)
     asking.generate(20)
     # It is opened anew after a retraction, with its prediction.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
 
 from draft_states import KEY
+from fake_request import FakeRequest
 
 from agentspec import DraftBuffers, Engine, EngineConfig, Outcome
 from agentspec.integrations.sglang.drafting.accepted_tokens import AcceptedTokens
@@ -33,24 +34,11 @@ NAMESPACE = namespace_id("", None)
 REPEATED = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 
 
-@dataclass(eq=False)
-class Request:
-    """The part of SGLang's `Req` that is read."""
-
-    rid: str = "a"
-    prompt: Sequence[int] = REPEATED * 4
-    no_draft: bool = False
-    is_finished: bool = False
-    to_finish: object = None
-    output_ids: array[int] = field(default_factory=lambda: array("q"))
-
-    def __post_init__(self) -> None:
-        self.origin_input_ids = array("q", self.prompt)
-        custom_params = {"agentspec": {"no_draft": True}} if self.no_draft else None
-        self.sampling_params = SimpleNamespace(max_new_tokens=None, custom_params=custom_params)
-
-    def finished(self) -> bool:
-        return self.is_finished
+def repeating(rid: str = "a", prompt: Sequence[int] = REPEATED * 4, **options: object) -> FakeRequest:
+    request = FakeRequest(rid, prompt)
+    if options:
+        request.asks(**options)
+    return request
 
 
 @dataclass(frozen=True)
@@ -99,7 +87,7 @@ class Serving:
             max_failures=2,
         )
         # Results that are launched but not processed.
-        self.results: list[list[tuple[Request, list[int]]]] = []
+        self.results: list[list[tuple[FakeRequest, list[int]]]] = []
 
     @property
     def reasons(self) -> dict[str, int]:
@@ -110,13 +98,13 @@ class Serving:
     def errors(self) -> int:
         return int(self.counters.total("draft_errors"))
 
-    def prefill(self, requests: Sequence[Request], first: int = 1) -> None:
+    def prefill(self, requests: Sequence[FakeRequest], first: int = 1) -> None:
         """Prefills the requests' prompts and writes the token `first` after each."""
         ends = [len(request.origin_input_ids) + len(request.output_ids) for request in requests]
         self.drafter.prefilled(requests, ends, torch.full((len(requests),), first))
         self.launched(list(requests), [[first]] * len(requests))
 
-    def step(self, requests: list[Request], accepted: list[list[int]]) -> Seen:
+    def step(self, requests: list[FakeRequest], accepted: list[list[int]]) -> Seen:
         """Drafts, verifies and accepts, with a new list of requests, as each batch of a scheduler has."""
         return self.verify(self.drafter.draft(list(requests)), accepted)
 
@@ -143,12 +131,12 @@ class Serving:
         self.launched(step.requests, accepted)
         return seen
 
-    def end(self, request: Request) -> int:
+    def end(self, request: FakeRequest) -> int:
         """Number of tokens in the KV cache: all but the last one."""
         unprocessed = sum(len(some) for result in self.results for row, some in result if row is request)
         return len(request.origin_input_ids) + len(request.output_ids) + unprocessed - 1
 
-    def launched(self, requests: list[Request], accepted: list[list[int]]) -> None:
+    def launched(self, requests: list[FakeRequest], accepted: list[list[int]]) -> None:
         self.results.append(list(zip(requests, accepted, strict=True)))
         while len(self.results) > self.overlap:
             for request, tokens in self.results.pop(0):
@@ -161,7 +149,7 @@ def serving(request: pytest.FixtureRequest) -> Serving:
 
 
 def test_each_step_drafts_from_all_that_was_written(serving: Serving) -> None:
-    a, b = Request("a"), Request("b", (11, 12, 13, 14) * 6)
+    a, b = repeating("a"), repeating("b", (11, 12, 13, 14) * 6)
     serving.prefill([a])
     serving.prefill([b], 11)
     assert serving.step([a, b], [[2, 3, 4], [12]]).drafted == [[2, 3, 4, 5, 6, 7, 8], [12, 13, 14, 11, 12, 13, 14]]
@@ -174,7 +162,7 @@ def test_each_step_drafts_from_all_that_was_written(serving: Serving) -> None:
 
 
 def test_what_a_step_says_of_its_rows(serving: Serving) -> None:
-    a, b = Request("a"), Request("b", no_draft=True)
+    a, b = repeating("a"), repeating("b", no_draft=True)
     serving.prefill([a, b])
     serving.step([a, b], [[2], [2, 3]])
     step = serving.drafter.draft([a, b])
@@ -186,9 +174,9 @@ def test_what_a_step_says_of_its_rows(serving: Serving) -> None:
 # Texts that differ from the scheduler's -----------------------------------------------------------------------------
 
 
-def astray(serving: Serving) -> tuple[Request, Request]:
+def astray(serving: Serving) -> tuple[FakeRequest, FakeRequest]:
     """Two running requests. The engine's text of the first one differs from the scheduler's."""
-    a, b = Request("a"), Request("b")
+    a, b = repeating("a"), repeating("b")
     serving.prefill([a, b])
     serving.step([a, b], [[2], [2]])
     serving.engine.extend("a", [500, 501, 502])
@@ -232,7 +220,7 @@ def break_drafts(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_failures_verify_roots_only_and_then_pause_drafting(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = Request("a"), Request("b")
+    a, b = repeating("a"), repeating("b")
     serving.prefill([a, b])
     with monkeypatch.context() as broken:
         break_drafts(serving, broken)
@@ -250,7 +238,7 @@ def test_failures_verify_roots_only_and_then_pause_drafting(serving: Serving, mo
 
 def test_a_step_that_could_not_be_built_costs_the_drafts_of_that_step_alone(serving: Serving) -> None:
     """It fails several times in a row, as if memory was short for a while."""
-    a = Request("a")
+    a = repeating("a")
     serving.prefill([a])
     for token in (2, 4, 6):
         serving.drafter.draft([a])  # the tree arrays of this draft could not be built
@@ -261,7 +249,7 @@ def test_a_step_that_could_not_be_built_costs_the_drafts_of_that_step_alone(serv
 
 
 def test_what_could_not_be_taken_is_taken_at_the_next_step(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    a = Request("a")
+    a = repeating("a")
     serving.prefill([a])
     for token in (2, 4, 6):
         with monkeypatch.context() as broken:
@@ -277,9 +265,14 @@ def test_what_could_not_be_taken_is_taken_at_the_next_step(serving: Serving, mon
 
 
 def test_rows_are_not_drafted_for_by_their_requests_reasons(serving: Serving) -> None:
-    requests = [Request("drafted"), Request("disabled", no_draft=True), Request("new", (500, 501)), Request("bad")]
+    requests = [
+        repeating("drafted"),
+        repeating("disabled", no_draft=True),
+        repeating("new", (500, 501)),
+        repeating("bad"),
+    ]
     requests[3].origin_input_ids[0] = 1000
-    other = Request("elsewhere", (600, 601))
+    other = repeating("elsewhere", (600, 601))
     serving.prefill([other])
     other.is_finished = True
     serving.drafter.finish("elsewhere")
@@ -296,7 +289,7 @@ def test_rows_are_not_drafted_for_by_their_requests_reasons(serving: Serving) ->
 
 def test_an_answer_s_start_is_told_from_its_rest() -> None:
     serving = Serving()
-    other, request = Request("other", (600, 601)), Request("a", (700, 701))
+    other, request = repeating("other", (600, 601)), repeating("a", (700, 701))
     serving.prefill([other], 602)
     serving.step([other], [[603]])
     other.is_finished = True
@@ -309,7 +302,7 @@ def test_an_answer_s_start_is_told_from_its_rest() -> None:
 
 
 def test_a_request_that_has_ended_and_runs_for_a_step_more_has_no_room(serving: Serving) -> None:
-    a, b = Request("a"), Request("b")
+    a, b = repeating("a"), repeating("b")
     serving.prefill([a, b])
     serving.step([a, b], [[2], [2]])
     a.is_finished = True
@@ -322,7 +315,7 @@ def test_a_request_that_has_ended_and_runs_for_a_step_more_has_no_room(serving: 
 
 def test_a_request_that_has_ended_is_kept_once_also_where_it_runs_on_alone() -> None:
     serving = Serving(overlap=True)
-    a, b = Request("a"), Request("b")
+    a, b = repeating("a"), repeating("b")
     serving.prefill([a, b])
     serving.step([a, b], [[2], [2]])
     a.is_finished = True
@@ -333,7 +326,7 @@ def test_a_request_that_has_ended_is_kept_once_also_where_it_runs_on_alone() -> 
 
 
 def test_a_request_that_ended_at_its_prefill_is_closed_behind_a_launch(serving: Serving) -> None:
-    a, b = Request("a"), Request("b")
+    a, b = repeating("a"), repeating("b")
     serving.prefill([a, b])
     b.is_finished = True
     b.output_ids = array("q", [1])
@@ -350,7 +343,7 @@ def test_the_lengths_of_texts_are_told_anew_when_a_request_is_brought_back(servi
     interrupted: list[int] = []
     order: Any = SimpleNamespace(interrupted=lambda: interrupted.append(1))
     serving.drafter._order = order
-    request = Request()
+    request = repeating()
     serving.prefill([request])
     assert not interrupted
     # Its result is processed before the request is retracted.
@@ -360,7 +353,7 @@ def test_the_lengths_of_texts_are_told_anew_when_a_request_is_brought_back(servi
 
 
 def test_what_was_accepted_is_learnt_from_behind_the_launch(serving: Serving) -> None:
-    a = Request("a")
+    a = repeating("a")
     serving.prefill([a])
     serving.step([a], [[2, 3, 4]])
     before = serving.engine.estimates(NAMESPACE).weights
@@ -376,7 +369,7 @@ def test_what_was_accepted_is_learnt_from_behind_the_launch(serving: Serving) ->
 @pytest.mark.parametrize(("rows", "most"), [(31, 31), (32, 3)])
 def test_many_rows_are_drafted_for_as_widely_as_the_latest_steps_verified(rows: int, most: int) -> None:
     serving = Serving(max_width=32, length=1)
-    requests = [Request(f"r{i}", REPEATED * 6) for i in range(rows)]
+    requests = [repeating(f"r{i}", REPEATED * 6) for i in range(rows)]
     serving.prefill(requests)
     seen = serving.step(requests, [[2]] * rows)
     assert min(len(row) for row in seen.drafted) > 16 and seen.width == 2
@@ -387,7 +380,7 @@ def test_many_rows_are_drafted_for_as_widely_as_the_latest_steps_verified(rows: 
 
 
 def test_what_is_put_off_is_done_in_order_before_the_next_draft_or_when_nothing_runs() -> None:
-    serving, request, done = Serving(), Request("a"), list[int]()
+    serving, request, done = Serving(), repeating("a"), list[int]()
 
     def fail() -> None:
         raise RuntimeError("put off and failed")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from typing import Any
 
 import numpy as np
 import pytest
 from hybrid_rows import batch, chain
+from programs import output_of
 
 torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
 from every import every
@@ -32,34 +32,35 @@ from agentspec.integrations.sglang_cpu.sampling import top_k_renorm_prob, top_p_
 CPU = torch.device("cpu")
 
 
-def test_the_kernel_makes_the_same_trees_as_its_definition() -> None:
+def test_the_kernels_make_what_their_definitions_do() -> None:
     """Runs in its own process, because Triton reads only once whether to interpret kernels."""
     pytest.importorskip("triton", reason="needs Triton: run `make setup`")
     script = (
-        "import torch; from agentspec.integrations.sglang.kernels import tree_union as d; "
-        "wrong = [s for s in range(40) if not d.agrees(d._with_kernel, torch.device('cpu'), s)]; assert not wrong, wrong"
+        "import torch; from agentspec.integrations.sglang.kernels import tree_layout as k, tree_union as d; "
+        "cpu = torch.device('cpu'); wrong = [s for s in range(40) if not d.agrees(d._with_kernel, cpu, s)]; "
+        "assert not wrong, wrong; assert k.kernel_works(cpu); k.kernel_works.cache_clear(); "
+        "k._with_kernel = lambda *arguments: arguments[2].flatten(); assert not k.kernel_works(cpu)"
     )
-    subprocess.run([sys.executable, "-P", "-c", script], check=True, env={**os.environ, "TRITON_INTERPRET": "1"})
+    output_of(sys.executable, "-P", "-c", script, env={**os.environ, "TRITON_INTERPRET": "1"})
 
 
-@pytest.mark.parametrize("module", ["tree_union", "tree_layout"])
-def test_the_kernels_compile_for_a_gpu(module: str) -> None:
+def test_the_kernels_compile_for_a_gpu() -> None:
     """Triton compiles for an H100 without one."""
     pytest.importorskip("triton", reason="needs Triton: run `make setup`")
-    script = f"""
+    script = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from agentspec.integrations.sglang.kernels import {module} as module
-kernel = module._compiled()
+from agentspec.integrations.sglang.kernels import tree_layout, tree_union
 kinds = dict(packed="*i32", model_estimates="*fp32", cells="*u8", mask="*u8", lens="*i32", min_estimate="fp32", factor="fp32")
 pointers = ("parents", "chosen", "model_tokens", "tokens", "depths", "positions", "next_token", "next_sibling", "report")
 kinds |= dict.fromkeys((*pointers, "seq_lens", "roots"), "*i64")
-constants = {{name: 64 if "BLOCK" in name else True for name in kernel.arg_names if name.isupper()}}
-signature = {{name: "constexpr" if name in constants else kinds.get(name, "i32") for name in kernel.arg_names}}
-made = compile(ASTSource(kernel, signature, constants), target=GPUTarget("cuda", 90, 32), options={{"num_warps": 1}})
-assert made.asm["cubin"]
+for kernel in (tree_layout._compiled(), tree_union._compiled()):
+    constants = {name: 64 if "BLOCK" in name else True for name in kernel.arg_names if name.isupper()}
+    signature = {name: "constexpr" if name in constants else kinds.get(name, "i32") for name in kernel.arg_names}
+    made = compile(ASTSource(kernel, signature, constants), target=GPUTarget("cuda", 90, 32), options={"num_warps": 1})
+    assert made.asm["cubin"]
 """
-    subprocess.run([sys.executable, "-P", "-c", script], check=True)
+    output_of(sys.executable, "-P", "-c", script)
 
 
 def test_a_device_that_makes_other_trees_is_not_used() -> None:
@@ -172,15 +173,3 @@ def test_without_a_prefix_the_mask_is_the_trees_own() -> None:
     mask = lay_out(tokens, depths, cells, torch.tensor([4, 5]), roots, None, max_position=99, total=None)
     assert mask.tolist() == cells.flatten().tolist()
     assert tokens[:, 0].tolist() == [7, 8]
-
-
-def test_the_kernel_agrees_with_torch() -> None:
-    """Runs in its own process, because Triton reads only once whether to interpret kernels."""
-    pytest.importorskip("triton")
-    script = (
-        "import torch; from agentspec.integrations.sglang.kernels import tree_layout as k; "
-        "assert k.kernel_works(torch.device('cpu')); "
-        "k._with_kernel = lambda *arguments: arguments[2].flatten(); k.kernel_works.cache_clear(); "
-        "assert not k.kernel_works(torch.device('cpu'))"
-    )
-    subprocess.run([sys.executable, "-P", "-c", script], check=True, env={**os.environ, "TRITON_INTERPRET": "1"})

@@ -57,44 +57,6 @@ def test_only_rows_with_an_answer_change(dtype: torch.dtype) -> None:
     assert hot.max(-1).values.tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("width", [1, 4, 9])
-def test_verification_of_drawn_trees_accepts_exactly_the_recorded_path(width: int) -> None:
-    rng = random.Random(width)
-    for _ in range(30):
-        table = ForcedTokens(1, "cpu")
-        answer = [rng.randrange(3) for _ in range(12)]
-        table.write(0, 20, answer, 2)
-        done = rng.randrange(len(answer))
-        # Draw a tree below the last written token. Siblings have different tokens.
-        parents, tokens, depths = [-1], [answer[done - 1] if done else 0], [0]
-        while len(parents) < width:
-            parent, token = rng.randrange(len(parents)), rng.randrange(3)
-            if (parent, token) not in zip(parents, tokens, strict=True):
-                parents.append(parent)
-                tokens.append(token)
-                depths.append(depths[parent] + 1)
-        logits = _logits(len(parents))
-        positions = torch.tensor([20 + done - 1 + depth for depth in depths])
-        table.force(logits, torch.zeros(len(parents), dtype=torch.long), positions)
-        written, node = [], 0
-        while True:
-            token = int(logits[node].argmax())
-            written.append(token)
-            children = [i for i, parent in enumerate(parents) if parent == node and tokens[i] == token]
-            if not children:
-                break
-            node = children[0]
-        assert written == [*answer, *[2] * width][done : done + len(written)]
-        expected = 1
-        node = 0
-        for token in [*answer[done:], *[2] * width]:
-            following = [i for i, parent in enumerate(parents) if parent == node and tokens[i] == token]
-            if not following:
-                break
-            node, expected = following[0], expected + 1
-        assert len(written) == expected
-
-
 @pytest.mark.gpu
 def test_nothing_waits_for_a_gpu() -> None:
     table = ForcedTokens(4, "cuda")

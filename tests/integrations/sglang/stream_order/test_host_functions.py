@@ -94,31 +94,34 @@ def driver(load: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> Driv
     return driver
 
 
-def test_the_driver_gets_the_devices_stream_and_both_addresses_whole(driver: Driver) -> None:
+@pytest.fixture
+def launch(driver: Driver) -> Callable[[Any], None]:
     launch = host_functions.launcher("cuda:1")
     assert launch is not None
+    return launch
+
+
+def test_the_driver_gets_the_devices_stream_and_both_addresses_whole(driver: Driver, launch: Any) -> None:
     launch(Call())
     assert driver.queued == [(STREAM, *Call.address)]
 
 
 @pytest.mark.parametrize(("code", "words"), [(1, "error 1: invalid argument"), (999, "error 999: unknown")])
-def test_a_refused_launch_is_an_error_with_the_drivers_words(driver: Driver, code: int, words: str) -> None:
-    launch = host_functions.launcher("cuda:1")
-    assert launch is not None
+def test_a_refused_launch_is_an_error_with_the_drivers_words(
+    driver: Driver, launch: Any, code: int, words: str
+) -> None:
     driver.code = code
     with pytest.raises(DeviceError, match=words):
         launch(Call())
 
 
-def test_a_probe_runs_when_the_stream_comes_to_it(driver: Driver) -> None:
-    launch = host_functions.launcher("cuda:1")
-    assert launch is not None
+def test_a_probe_runs_when_the_stream_comes_to_it(launch: Any) -> None:
     assert host_functions.works(launch, "cuda:1")
 
 
-def test_a_probe_that_is_refused_or_does_not_run_is_noticed(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
-    launch = host_functions.launcher("cuda:1")
-    assert launch is not None
+def test_a_probe_that_is_refused_or_does_not_run_is_noticed(
+    driver: Driver, launch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     assert not host_functions.works(lambda call: None, "cuda:1")
     assert "did not run" in caplog.text
     driver.code = 1

@@ -65,12 +65,7 @@ def test_the_slots_that_requests_reserve_are_bounded(rows: int | None, width: in
 
 
 def test_where_one_width_has_to_do_it_is_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert default_width(arguments(device="cpu"), "auto") == 16
-    assert default_width(arguments(disable_cuda_graph=True), "auto") == 16
-    no_decode = SimpleNamespace(decode=SimpleNamespace(backend="disabled"))
-    assert default_width(arguments(cuda_graph_config=no_decode), "auto") == 16
-    assert default_width(arguments(), "one") == 16
-    assert default_width(arguments(enable_lora=True), "auto") == 16
+    """tests/evals/gpu/test_arguments.py has more such command lines."""
     assert default_width(arguments(lora_paths=["a"]), "auto") == 16
     monkeypatch.setattr(server_arguments, "keeps_token_states", lambda server_args: True)
     assert default_width(arguments(), "auto") == 16

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
 from every import every
+from programs import output_of
 
 from agentspec.errors import ConfigError
 from agentspec.workflows.swe.__main__ import main
@@ -61,14 +61,8 @@ def test_mini_swe_agent_reads_its_configuration(tool_calls: bool, agent_environm
     assert main([*command, "--tenant", 'team "a": b', "--temperature", "0.00001", "--max-tokens", "900"]) == 0
     environment = {**os.environ, "MSWEA_SILENT_STARTUP": "1", "MSWEA_GLOBAL_CONFIG_DIR": str(tmp_path)}
     base = "swebench.yaml" if tool_calls else "swebench_backticks.yaml"
-    done = subprocess.run(
-        [agent_environment, "-P", "-c", _LOAD, base, str(path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    model, step_limit, cost_limit, template = json.loads(done.stdout)
+    told = output_of(agent_environment, "-P", "-c", _LOAD, base, path, env=environment)
+    model, step_limit, cost_limit, template = json.loads(told)
     assert model["model_name"] == "openai/org/Coder-8B"
     assert model["model_class"] == ("litellm" if tool_calls else "litellm_textbased")
     assert model["cost_tracking"] == "ignore_errors"

@@ -78,15 +78,7 @@ def ran(*cells: Cell) -> Execution:
 def test_the_most_frequent_result_wins_whatever_the_order_of_its_rows() -> None:
     counted = vote([ran(3), ran(1, 2), FAILED, ran(2, 1.0), ran(1, 2)])
     assert counted.order == (1, 0) and counted.is_decided
-
-
-def test_half_of_the_votes_decides_nothing() -> None:
-    assert not vote([ran(1), ran(2)]).is_decided
-    assert not vote([ran(1), FAILED]).is_decided
-    assert not vote([FAILED, FAILED]).is_decided and vote([FAILED]).order == ()
     assert vote([]).order == ()
-    # Duplicate rows count: these are multisets.
-    assert vote([ran(1, 1), ran(1), ran(1, 1)]).order == (0, 1)
 
 
 def test_drawn_votes_agree_with_counting_pairs() -> None:

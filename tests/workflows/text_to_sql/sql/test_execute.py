@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from programs import output_of
 
 from agentspec.workflows.text_to_sql import Database
 from agentspec.workflows.text_to_sql.generated.domains import SHOP
@@ -90,7 +90,5 @@ def test_memory_of_sqlite_is_bounded(shop: Path) -> None:
     )
     large = ", ".join(f"max(a.name || hex(zeroblob({size}000)) || b.name)" for size in range(480, 490))
     command = [sys.executable, "-I", "-S", "-c", lowered, inspect.getfile(execute), str(shop)]
-    done = subprocess.run(
-        [*command, f"SELECT {large} FROM customers a, customers b"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "stopped at 3e+06 bytes of memory\n"
+    told = output_of(*command, f"SELECT {large} FROM customers a, customers b")
+    assert told == "stopped at 3e+06 bytes of memory\n"
