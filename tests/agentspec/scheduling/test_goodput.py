@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
-from draft_states import profile, state
+from draft_states import drawn_rows, profile, state
 from drawn_server import serve
 from every import every
 
@@ -16,6 +18,37 @@ EXACT = ControlConfig(objective="step", margin=0.0, patience=1, probe_share=0.0)
 
 def exact(cost: StepCost = StepCost(1e-7, 3e-3, 0.01)) -> GoodputController:  # noqa: B008
     return GoodputController(EXACT, profile(cost))
+
+
+@every("widths, ragged", [((1, 2, 4, 8), False), ((1, 3), False), ((2, 5), False), ((), False), ((), True)])
+@every("seed", range(15))
+def test_no_other_width_and_prefixes_promise_more(seed: int, widths: tuple[int, ...], ragged: bool) -> None:
+    """Without padding, the number of tokens is rounded up to a multiple of the number of rows."""
+    rng = np.random.default_rng(seed)
+    cost = StepCost(*(rng.random(3) * [1e-6, 5e-3, 0.02]).tolist())
+    controller = exact(cost)
+    for _ in range(5):
+        rows = drawn_rows(rng, int(rng.integers(1, 5)), 5)
+        context, max_width = int(rng.integers(1, 5000)), 8 if ragged else int(rng.integers(1, 9))
+        rest = 0.02 * rng.random() * (seed % 2)
+        allowed, best = sorted({1, *(w for w in widths or range(1, 9) if w <= max_width)}), 0.0
+        for kept in itertools.product(*(range(len(row) + 1) for row in rows)):
+            needed = 1 - (-sum(kept) // len(rows)) if ragged else 1 + max(kept)
+            expected = len(rows) + sum(sum(row[:n]) for row, n in zip(rows, kept, strict=True))
+            for width in [w for w in allowed if w >= needed][:1]:
+                best = max(best, expected / (cost.seconds(context, len(rows) * width) + rest))
+        plan = controller.plan(
+            state(rows, context=context, widths=widths, max_width=max_width, rest=rest, ragged=ragged)
+        )
+        assert plan.expected_tokens / (plan.seconds + rest) == pytest.approx(best, rel=1e-5)
+        kept_sum = sum(sum(row[:n]) for row, n in zip(rows, plan.num_nodes.tolist(), strict=True))
+        assert plan.expected_tokens == pytest.approx(len(rows) + kept_sum, rel=1e-5)
+        assert plan.estimated.sum() == pytest.approx(kept_sum, rel=1e-5) and plan.num_nodes.dtype == np.int32
+        assert plan.seconds == pytest.approx(cost.seconds(context, len(rows) * plan.width))
+        if ragged:
+            assert plan.num_tokens - len(rows) == plan.num_nodes.sum() == plan.sizes.sum()
+        else:
+            assert plan.num_nodes.max() < plan.width <= max(max_width, 1)
 
 
 def test_a_step_beyond_the_measured_range_says_so() -> None:

@@ -74,6 +74,14 @@ def test_windows_outside_of_the_table_are_refused(start, end):
         )
 
 
+def test_accepted_slots_move_to_the_front():
+    index = torch.tensor([[0, 2, -1], [3, -1, -1], [6, 7, 8]], dtype=torch.int32)
+    slots = torch.arange(100, 109)
+    out = torch.zeros(9, dtype=torch.long)
+    cache_locs.fill_accept_out_cache_loc_cpu(index, slots, out)
+    assert out.tolist() == [100, 102, 103, 106, 107, 108, 0, 0, 0]
+
+
 def move(buffers, targets, sources):
     copy_all_layer_kv_cache_cpu(
         torch.tensor([buffer.data_ptr() for buffer in buffers], dtype=torch.uint64),
