@@ -29,7 +29,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentspec.errors import ConfigError, UnsupportedError
 from agentspec.integrations.sglang import arguments, compat, setting_sources, settings
@@ -119,6 +119,7 @@ def install() -> None:
     HookRegistry.register(f"{extend}.__init__", _capture_draft_extend, HookType.AROUND)
     manager = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
     HookRegistry.register(f"{manager}._validate_one_request", _before_validation, HookType.BEFORE)
+    HookRegistry.register(f"{manager}._calculate_spec_decoding_metrics", _after_draft_figures, HookType.AFTER)
     HookRegistry.register(path, _describe_into if gets_state else _describe_in_reply, HookType.AFTER)
     replay_hooks.install()
     # In some releases _describe_in_reply hooks the same method. This hook is registered later and so is the outer one.
@@ -333,6 +334,17 @@ def _before_validation(manager: TokenizerManager, obj: GenerateReqInput, input_i
         deterministic = bool(arguments.setting(manager.server_args, "enable_deterministic_inference", False))
         check_request(obj, input_ids, int(manager.model_config.vocab_size), is_deterministic=deterministic)
     replay_hooks.before_validation(manager, obj, input_ids)
+
+
+def _after_draft_figures(
+    result: object, manager: TokenizerManager, meta_info: JsonObject, recv_obj: Any, i: int
+) -> object:
+    """SGLang counts all drafts of a request as ones of the greatest width, of which few have so many tokens."""
+    if arguments.wants_agentspec(manager.server_args) and "spec_num_proposed_drafts" in meta_info:
+        drafted = int(recv_obj.spec_num_cap_tokens[i])
+        meta_info["spec_num_proposed_drafts"] = drafted
+        meta_info["spec_accept_rate"] = meta_info["spec_num_correct_drafts"] / drafted if drafted else 0.0
+    return result
 
 
 def _after_abort(result: object, scheduler: Scheduler, recv_req: AbortReq) -> object:

@@ -73,6 +73,7 @@ USED = [
     ("managers.tokenizer_manager", "TokenizerManager.__init__", "server_args"),
     ("managers.tokenizer_manager", "TokenizerManager._validate_one_request", "obj input_ids"),
     ("managers.tokenizer_manager", "TokenizerManager._wait_one_response", "obj"),
+    ("managers.tokenizer_manager", "TokenizerManager._calculate_spec_decoding_metrics", "meta_info recv_obj i"),
     ("managers.tokenizer_manager", "TokenizerManager.auto_create_handle_loop", ""),
     ("managers.tp_worker", "TpModelWorker.forward_batch_generation", "batch forward_batch"),
     (f"{OPENAI}.serving_chat", "OpenAIServingChat._convert_to_internal_request", "request raw_request"),

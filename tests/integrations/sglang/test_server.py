@@ -44,6 +44,9 @@ def test_meta_info_tells_drafted_and_accepted_per_request(agentspec: Server) -> 
     steps, correct = info["spec_verify_ct"], info["spec_num_correct_drafts"]
     assert 0 < correct <= info["spec_cap_length"] * steps, "accepted at most what was drafted"
     assert info["completion_tokens"] <= correct + steps + 1
+    # SGLang by itself would count each draft as one of the greatest width.
+    assert info["spec_num_proposed_drafts"] == pytest.approx(info["spec_cap_length"] * steps)
+    assert info["spec_accept_rate"] == pytest.approx(correct / info["spec_num_proposed_drafts"])
 
 
 def test_aborted_requests_leave_nothing_behind(plain: Server, agentspec: Server) -> None:
