@@ -196,7 +196,7 @@ class Oracle:
             both = _planned(self.with_model, order, united, order.with_model, order.exponent_united, context)
             added, longer = both[2] - alone[2], both[3] - alone[3]
             gained = added - plain * order.speedup * longer
-            pays = gained > (-0.1 * alone[2] if both[0] > 1 else 0.0)
+            pays = gained + (max(added, 0.0) if both[0] > 1 else 0.0) > 0.0
             passes = order.must_pass or (pays and not order.cannot_pass)
             of_alone = plain * min(order.speedup_alone or order.speedup, order.speedup)
             saved = max(added / of_alone - longer, 0.0) if gained > 0 else 0.0

@@ -6,10 +6,9 @@
 namespace agentspec {
 namespace {
 
-// The part of the tokens of suffix drafts alone that leaving out the draft model's passes must gain. Of two
-// estimates the larger one is more often too large, and suffix drafts go on better behind the draft model's
-// tokens.
-constexpr double kLeastGain = 0.10;
+// What the draft model's passes add beyond what is foreseen of them, as a multiple of that. Suffix drafts go
+// on better behind the draft model's tokens, and of two estimates the larger one is more often too large.
+constexpr double kUnforeseen = 1.0;
 
 }  // namespace
 
@@ -79,7 +78,8 @@ NextStep StepPlanner::plan(const DraftShapes& suffix, double context, const Plan
   const double of_alone =
       numbers.speedup_alone > 0.0 ? std::min(plain * numbers.speedup_alone, worth) : worth;
   if (gained > 0.0 && of_alone > 0.0) next.saved = std::max(added / of_alone - longer, 0.0);
-  const bool pays = gained > (both.width > 1 ? -kLeastGain * alone.expected_tokens : 0.0);
+  const double unforeseen = both.width > 1 ? kUnforeseen * std::max(added, 0.0) : 0.0;
+  const bool pays = gained + unforeseen > 0.0;
   if (numbers.must_pass || (pays && !numbers.cannot_pass)) {
     next.passes = true;
     next.width = both.width;
