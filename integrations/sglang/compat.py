@@ -12,6 +12,7 @@ How the record of server arguments is read is in arguments.py.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 import sys
@@ -449,6 +450,16 @@ def leave_lengths_to_worker(model_runner: ModelRunner) -> bool:
         if hasattr(module, name):
             setattr(module, name, lambda *unused: False)
     return True
+
+
+@functools.cache
+def hook_around(function: str, hook: Callable[..., Any]) -> None:
+    """Calls `hook` in place of a function of SGLang in this process, with that function as its first argument. A second
+    call changes nothing. `function`: its module and name."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register(function, hook, HookType.AROUND)
+    HookRegistry.apply_hooks()
 
 
 def verify_mask(backend: object, mask: Tensor, rows: int) -> Tensor:

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from agentspec.integrations.sglang import compat
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -20,18 +22,10 @@ _SAMPLE = "sglang.srt.speculative.eagle_utils.eagle_sample"
 _TOP_K, _TOP_P = "top_k_renorm_prob", "top_p_renorm_prob"
 Kernel = Callable[["Tensor", "Tensor"], "Tensor"]
 
-_is_hooked = False
-
 
 def keep_what_plain_decoding_keeps() -> None:
     """Hooks SGLang's verification in this process. A second call changes nothing."""
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-    global _is_hooked
-    if not _is_hooked:
-        _is_hooked = True
-        HookRegistry.register(_SAMPLE, _sample, HookType.AROUND)
-        HookRegistry.apply_hooks()
+    compat.hook_around(_SAMPLE, _sample)
 
 
 def _sample(original: Callable[..., Any], verify_input: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:

@@ -11,20 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-_UPDATE = "sglang.kernels.ops.mamba.triton_ops.ssu_dispatch.selective_state_update"
+from agentspec.integrations.sglang import compat
 
-_is_hooked = False
+_UPDATE = "sglang.kernels.ops.mamba.triton_ops.ssu_dispatch.selective_state_update"
 
 
 def keep_states_of_each_row() -> None:
     """Hooks the kernel of SGLang's Mamba layers in this process. A second call changes nothing."""
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-    global _is_hooked
-    if not _is_hooked:
-        _is_hooked = True
-        HookRegistry.register(_UPDATE, _update, HookType.AROUND)
-        HookRegistry.apply_hooks()
+    compat.hook_around(_UPDATE, _update)
 
 
 def _update(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
