@@ -333,7 +333,12 @@ class Sharing(Publisher):
 
     def _leave_to_readers(self, namespace: str, error: Exception) -> None:
         """A snapshot from here would hide from those who can read it what this replica cannot."""
-        if isinstance(error, RecordError) and error.is_readable_elsewhere:
+        if not (isinstance(error, RecordError) and error.is_readable_elsewhere):
+            return
+        if namespace == CONTROL:
+            # It may be a deletion, whose outputs this engine then still has.
+            self._keeper.stop_snapshots()
+        else:
             self._keeper.leave_out(namespace)
 
     def _add(self, entry: Entry, record: OutputRecord) -> bool:

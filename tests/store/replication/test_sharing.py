@@ -19,7 +19,7 @@ from agentspec.store.base import CONTROL, Store
 from agentspec.store.codec import Codec
 from agentspec.store.config import SharingConfig
 from agentspec.store.records import ANY_NAMESPACE, Deletion, OutputRecord
-from agentspec.store.replication.deletion import announce
+from agentspec.store.replication.deletion import announce, delete_namespaces
 from agentspec.store.replication.sharing import Sharing
 from agentspec.store.urls import open_store
 
@@ -374,6 +374,20 @@ def test_a_replica_without_the_key_hides_nothing_from_those_with_it(store: Store
     with encrypted() as again:
         assert again.num_outputs() == 8
         assert again.drafts(text[:3])[:3] == text[3:6]
+
+
+def test_a_replica_that_cannot_read_a_deletion_does_not_write_what_it_deleted(store: Store) -> None:
+    """While replicas are given a key one after another, the others cannot read what those with it write."""
+    with Replica(store, max_growing_tokens=64) as plain:
+        plain.finish("gone", list(range(1, 80)))
+        plain.engine.flush()
+        plain.sharing.keep_now()
+        delete_namespaces(store, Codec(SCOPE, bytes(range(32))), [A], time.time())
+        until(lambda: plain.sharing.health()["skipped_records"])
+        plain.finish("new", list(range(200, 280)))
+        plain.engine.flush()
+        plain.sharing.keep_now()
+        assert store.manifest(A) is None
 
 
 def test_one_replica_at_a_time_writes_snapshots(store: Store) -> None:
