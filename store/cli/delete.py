@@ -52,11 +52,12 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("nothing to delete is named; pass --tenant, --namespace, --request, --older-than or --scope")
     age = None if args.older_than is None else _age(args.older_than)
     with opened(args) as opening:
-        now = time.time()
-        before = now if age is None else now - age
+        before = time.time() - (age or 0.0)
         if not args.yes:
             _confirm(args, opening, namespace, before)
-        deleted = _delete(args, opening, namespace, now, before)
+        # Servers went on while the question waited for its answer.
+        now = time.time()
+        deleted = _delete(args, opening, namespace, now, now if age is None else before)
     if args.scope:
         _delete_scope(args, opening, deleted)
     show({"store": opening.store.url, "model": opening.store.scope.model, **asdict(deleted)}, args.json)

@@ -122,6 +122,22 @@ def test_deleting_asks_on_a_terminal_and_nowhere_else(filled: StoreCommand, monk
     assert filled.outputs(ACME) == []
 
 
+def test_what_was_finished_while_the_question_waited_is_deleted_too(
+    filled: StoreCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = []
+
+    def answer() -> str:
+        time.sleep(0.01)
+        answered.append(time.time())
+        return "y\n"
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, readline=answer))
+    filled.run("delete", "--tenant", "acme")
+    (deletion,) = filled.deletions()
+    assert deletion.time >= answered[0]
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
