@@ -162,9 +162,12 @@ def test_a_step_does_what_the_engine_s_operations_do_one_by_one(seed: int, num_t
 # Failures -----------------------------------------------------------------------------------------------------------
 
 
-def _open(engine: Engine, **texts: list[int]) -> None:
-    for name, text in texts.items():
-        engine.open(name, text)
+def _looping(*names: str) -> tuple[Engine, Step]:
+    """An engine with requests that go round a loop, and its step."""
+    engine = _engine()
+    for name in names:
+        engine.open(name, LOOP)
+    return engine, Step(engine, ROWS, WIDTH)
 
 
 def _roots(step: Step, b: int, *, unites: bool) -> None:
@@ -183,9 +186,7 @@ def _roots(step: Step, b: int, *, unites: bool) -> None:
 
 @every("unites", [False, True])
 def test_a_table_of_another_shape_leaves_the_roots_and_the_next_step_works(unites: bool) -> None:
-    engine = _engine()
-    _open(engine, a=LOOP, b=LOOP)
-    step = Step(engine, ROWS, WIDTH)
+    _, step = _looping("a", "b")
     rest = {"unites": unites, "promised": np.ones(2), "fit": np.ones(2, np.bool_)}
     prefilled = (["a", "b"], table([[1], [1]], 1), np.array([32, 32]), None)
     assert step.run(Order(["a", "b"], [prefilled], **rest)).error == ""
@@ -204,9 +205,7 @@ def test_a_table_of_another_shape_leaves_the_roots_and_the_next_step_works(unite
 
 @every("count", [99, -(1 << 63), (1 << 63) - 1])
 def test_a_corrupt_number_of_tokens_costs_its_own_row_the_draft(count: int) -> None:
-    engine = _engine()
-    _open(engine, a=LOOP, b=LOOP)
-    step = Step(engine, ROWS, WIDTH)
+    engine, step = _looping("a", "b")
     written = table([[1], [1]], 1, [32, 32])
     written[0, 0] = count
     assert step.run(Order(["a", "b"], [(["a", "b"], written, None, None)])).error == ""
@@ -216,18 +215,14 @@ def test_a_corrupt_number_of_tokens_costs_its_own_row_the_draft(count: int) -> N
 
 
 def test_a_token_outside_the_vocabulary_is_counted_and_costs_its_row_the_drafts() -> None:
-    engine = _engine()
-    _open(engine, a=LOOP, b=LOOP)
-    step = Step(engine, ROWS, WIDTH)
+    _, step = _looping("a", "b")
     native = step.run(Order(["a", "b"], [(["a", "b"], table([[VOCABULARY], [1]], 1, [32, 32]), None, None)]))
     assert (native.error, native.num_lost) == ("", 1)
     assert step.num_nodes[:2].tolist() == [0, 7]
 
 
 def test_only_a_done_step_tells_how_far_texts_followed_its_drafts_and_nothing_after_a_failure() -> None:
-    engine = _engine()
-    _open(engine, a=LOOP)
-    step = Step(engine, ROWS, WIDTH)
+    _, step = _looping("a")
     order = Order(["a"], [(["a"], table([[1]], 1, [32]), None, None)])
     estimated, sizes = np.ones(WIDTH - 1), np.ones(WIDTH - 1, np.int64)
     assert step.run(order).suffixes_followed(table([[2, 3, 3]], 4), estimated, sizes) == 2 and sizes.all()
@@ -246,9 +241,7 @@ def test_only_a_done_step_tells_how_far_texts_followed_its_drafts_and_nothing_af
 
 
 def test_a_plan_that_fails_is_told_and_leaves_the_drafts() -> None:
-    engine = _engine()
-    _open(engine, a=LOOP)
-    step = Step(engine, ROWS, WIDTH)
+    _, step = _looping("a")
     written = (["a"], table([[1]], 1, [32]), None, None)
     native = step.run(Order(["a"], [written], widths=np.array([2, 1, 4, 8])))
     assert "widths" in native.error and native.is_done
@@ -292,9 +285,7 @@ def test_memory_without_room_is_refused() -> None:
 
 def test_a_driver_s_thread_runs_steps_while_requests_come_and_go() -> None:
     """The driver's thread calls the C address. Request "a" goes round a loop; the others are noise."""
-    engine = _engine()
-    _open(engine, a=LOOP)
-    step = Step(engine, ROWS, WIDTH)
+    engine, step = _looping("a")
     function, argument = step.native.address
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)
     order = Order(["a", "b"])
@@ -345,7 +336,8 @@ def test_a_planner_plans_a_step_that_waits_as_a_step_plans_ahead(seed: int) -> N
     )
     engines = [_engine(), _engine()]
     for engine in engines:
-        _open(engine, a=text, b=text[:12])
+        engine.open("a", text)
+        engine.open("b", text[:12])
     ahead = Step(engines[0], 2, 8).run(order)
     buffers, rows = DraftBuffers(2, 7), engines[1].rows(names)
     engines[1].follow(rows, *prefilled, None)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import count
-from types import TracebackType
 from typing import Any, Self
 
 from replicas import SCOPE, A, Replica, until
@@ -134,10 +133,8 @@ class FaultCase:
         self.shared()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._opened.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self._opened.__exit__(*error)
 
     def health(self) -> dict[str, Any]:
         """Health of the replica with traffic."""

@@ -8,7 +8,6 @@ import time
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from agentspec.integrations.servers.server import free_port
@@ -49,9 +48,7 @@ class Prometheus:
             )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._process.terminate()
         self._process.wait(timeout=30)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import count
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -51,9 +50,7 @@ class Replica:
         assert self.sharing.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.sharing.close()
 
     def finish(self, request_id: str, tokens: list[int], namespace: str = A, *, is_delivered: bool = True) -> int:
@@ -66,6 +63,11 @@ class Replica:
         if is_delivered:
             assert self.sharing.flush(30.0)
         return output_id
+
+    def write_snapshots(self) -> None:
+        """Seals what has finished, and does a keeper's work, which includes snapshots."""
+        self.engine.flush()
+        self.sharing.keep_now()
 
     def drafts(self, tokens: list[int], namespace: str = A) -> list[int]:
         """Tokens drafted for a new request that ends with these tokens."""

@@ -7,7 +7,6 @@ import ssl
 import struct
 import threading
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 
@@ -94,9 +93,7 @@ class Proxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._closing.set()
         # Closing alone would not wake the thread in accept().
         _end(self._listener)

@@ -104,6 +104,7 @@ ANSWER = "\n".join(
 )
 FUNCTIONS = [tool["function"] for tool in TOOLS]
 MESSAGES = [{"role": "user", "content": "What is the weather, and write the file."}]
+STREAMED = {"model": "m", "messages": MESSAGES, "temperature": 0, "max_tokens": 300, "stream": True}
 
 
 @pytest.fixture(scope="module")
@@ -126,14 +127,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.sglang
 @pytest.mark.server
 def test_a_client_of_a_server_gets_all_calls(server: Server) -> None:
-    body = {
-        "model": "m",
-        "messages": MESSAGES,
-        "tools": list(TOOLS),
-        "temperature": 0,
-        "max_tokens": 300,
-        "stream": True,
-    }
+    body = {**STREAMED, "tools": list(TOOLS)}
     for _ in range(3):
         calls: dict[int, list[str]] = {}
         text, most = "", 0
@@ -156,14 +150,7 @@ def test_a_client_of_a_server_gets_all_calls(server: Server) -> None:
 @pytest.mark.server
 def test_messages_get_text_and_calls_in_the_order_of_the_answer(server: Server) -> None:
     """Otherwise they lack arguments of a call that ends in the same step as the text after it begins."""
-    body = {
-        "model": "m",
-        "messages": MESSAGES,
-        "tools": [{"name": f["name"], "input_schema": f["parameters"]} for f in FUNCTIONS],
-        "temperature": 0,
-        "max_tokens": 300,
-        "stream": True,
-    }
+    body = {**STREAMED, "tools": [{"name": f["name"], "input_schema": f["parameters"]} for f in FUNCTIONS]}
     for _ in range(3):
         blocks: list[list[str]] = []
         for event in server.stream("/v1/messages", body):

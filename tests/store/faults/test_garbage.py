@@ -44,8 +44,7 @@ def store(server: RedisServer) -> Iterator[Store]:
         for number in range(40):
             replica.finish(f"r{number}", words(number), (A, B)[number % 2], is_delivered=False)
         assert replica.sharing.flush(30.0)
-        replica.engine.flush()
-        replica.sharing.keep_now()
+        replica.write_snapshots()
     assert store.manifest(A) is not None
     yield store
     store.close()

@@ -149,8 +149,7 @@ def test_an_engine_cleared_while_the_process_is_at_work_hides_nothing(store: Sto
     with Replica.beside(store.url, keep_seconds=0.1) as one:
         for number in range(5):
             one.finish(f"r{number}", list(range(number, number + 50)))
-        one.engine.flush()
-        one.sharing.keep_now()
+        one.write_snapshots()
         manifest = store.manifest(A)
         assert isinstance(one.sharing, SharingProcess) and one.sharing._commands is not None
         # As long as a call takes, such as a deletion.

@@ -120,8 +120,7 @@ def test_a_snapshot_spares_the_log(store: Store) -> None:
         while (covered := _covered_by_snapshot(store)) < 8:
             number += 1
             first.finish(f"r{number}", list(range(number, number + 50)))
-            first.engine.flush()
-            first.sharing.keep_now()
+            first.write_snapshots()
             assert number < 500
         first.finish("last", [900, 901, 902])
     # The snapshot alone must restore the outputs that it covers.
@@ -159,8 +158,7 @@ def test_a_damaged_snapshot_falls_back_to_the_log(store: Store) -> None:
     with Replica(store, max_growing_tokens=64) as first:
         for number in range(5):
             first.finish(f"r{number}", list(range(number, number + 50)))
-        first.engine.flush()
-        first.sharing.keep_now()
+        first.write_snapshots()
     (ref, *_) = CODEC.decode_manifest(A, store.manifest(A) or b"").segments
     store.write_segment(A, ref.name, [b"garbage"])
     with Replica(store) as second:
@@ -217,8 +215,7 @@ def test_a_start_deletes_what_a_snapshot_has_of_deleted_requests(store: Store, m
     with Replica(store, max_growing_tokens=64) as first:
         for number in range(4):
             first.finish(f"r{number}", list(range(100 * number, 100 * number + 80)))
-        first.engine.flush()
-        first.sharing.keep_now()
+        first.write_snapshots()
     announce(store, CODEC, [Deletion(ANY_NAMESPACE, f"r{number}", time.time()) for number in range(2, 50)])
     deleted: list[str] = []
     delete_request = Engine.delete_request
@@ -238,8 +235,7 @@ def test_a_deleted_tenant_is_forgotten_everywhere_and_may_go_on(store: Store) ->
         for number in range(5):
             one.finish(f"r{number}", list(range(number, number + 50)))
         one.finish("other", [8, 9, 10], B)
-        one.engine.flush()
-        one.sharing.keep_now()
+        one.write_snapshots()
         until(lambda: other.num_outputs() == 6)
         # Times have a resolution of a second, so later outputs must finish in a later second.
         store.append([(CONTROL, CODEC.encode(CONTROL, Deletion(A, None, time.time())))])
@@ -307,8 +303,7 @@ def test_an_engine_cleared_while_snapshots_are_written_hides_nothing(
     with Replica(store, max_growing_tokens=64) as one:
         for number in range(5):
             one.finish(f"r{number}", list(range(number, number + 50)))
-        one.engine.flush()
-        one.sharing.keep_now()
+        one.write_snapshots()
         manifest = store.manifest(A)
         one.finish("last", list(range(100, 180)))
         one.engine.flush()
@@ -328,8 +323,7 @@ def test_who_writes_no_snapshots_remembers_no_log_and_leaves_the_lease(store: St
         for number in range(40):
             one.finish(f"r{number}", list(range(number, number + 20)), is_delivered=False)
         until(lambda: other.num_outputs() == 40)
-        one.engine.flush()
-        one.sharing.keep_now()
+        one.write_snapshots()
         assert num_read(one) < 8
         other.sharing.keep_now()
         assert other.sharing.health()["snapshots"] == 1
@@ -363,14 +357,12 @@ def test_a_replica_without_the_key_hides_nothing_from_those_with_it(store: Store
         for number in range(4):
             first.finish(f"e{number}", [number, *text])
         if has_lease:
-            first.engine.flush()
-            first.sharing.keep_now()
+            first.write_snapshots()
     with Replica(store, max_growing_tokens=64) as plain:
         for number in range(4):
             plain.finish(f"p{number}", list(range(number, 80)))
         until(lambda: num_read(plain) == 4)
-        plain.engine.flush()
-        plain.sharing.keep_now()
+        plain.write_snapshots()
     with encrypted() as again:
         assert again.num_outputs() == 8
         assert again.drafts(text[:3])[:3] == text[3:6]
@@ -431,8 +423,7 @@ def test_one_long_log_leaves_the_others_their_room(store: Store, is_sealed: bool
         for number, output in enumerate(outputs):
             first.finish(f"r{number}", output)
         if is_sealed:
-            first.engine.flush()
-            first.sharing.keep_now()
+            first.write_snapshots()
     manifest = store.manifest(A)
     assert (manifest is not None) == is_sealed
     log_bytes = {info.namespace: info.log_bytes for info in store.namespaces()}
@@ -458,16 +449,14 @@ def test_a_replica_with_little_of_a_namespace_leaves_its_snapshot_alone(store: S
         for number, output in enumerate(outputs):
             first.finish(f"r{number}", output)
             first.finish(f"b{number}", output, B)
-        first.engine.flush()
-        first.sharing.keep_now()
+        first.write_snapshots()
     manifest = store.manifest(A)
     second = Replica(store, max_growing_tokens=2048)
     object.__setattr__(second.engine.config, "budget_bytes", 100_000)
     with second:
         assert 0 < second.num_outputs() < 20
         second.finish("new", rng.integers(1, 999, size=3000).tolist())
-        second.engine.flush()
-        second.sharing.keep_now()
+        second.write_snapshots()
         assert store.manifest(A) == manifest
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -89,11 +88,6 @@ def test_a_further_pass_must_bring_what_its_seconds_bring_elsewhere() -> None:
     assert of.least_gain(replace(PLAN, seconds_with_model=0.0), 1, 0.1) == 0.0, "nothing is known"
 
 
-def test_a_number_is_a_threshold_of_what_the_suffix_draft_promises() -> None:
-    for rule in ("expected", "score"):
-        assert choose(policy(rule=rule, tau=1.0), suffix_of(0.0, 0.9, 1.1)) == [True, True, False]
-
-
 @pytest.mark.parametrize("rule", ["expected", "score"])
 def test_with_a_number_each_row_verifies_one_draft_alone(rule: str) -> None:
     suffix, model = [chain([1, 2], [0.9, 0.8])] * 2, [chain([7, 8], [0.9, 0.8], 4)] * 2
@@ -103,12 +97,14 @@ def test_with_a_number_each_row_verifies_one_draft_alone(rule: str) -> None:
     assert policy(rule=rule, tau=1.0, union="always").merges is (rule != "score")
 
 
-@pytest.mark.parametrize("rule", ["expected", "score", "match-length"])
-def test_zero_is_suffix_only_and_inf_model_only(rule: str) -> None:
-    drafts = suffix_of(0.0, 9.0)
-    assert choose(policy(rule=rule, tau=0), drafts) == [False, False]
-    assert choose(policy(rule=rule, tau=math.inf), drafts) == [True, True]
-    assert choose(policy(rule=rule, tau=math.inf), drafts, fit=[False, True]) == [False, True]
+@pytest.mark.parametrize(
+    ("tau", "expected"), [(0, [False] * 3), (1.0, [True, True, False]), (9.5, [True] * 3), (math.inf, [True] * 3)]
+)
+@pytest.mark.parametrize("rule", ["expected", "score"])
+def test_a_number_is_a_threshold_of_what_the_suffix_draft_promises(rule: str, tau: float, expected: list[bool]) -> None:
+    of, drafts = policy(rule=rule, tau=tau), suffix_of(0.0, 0.9, 1.1)
+    assert choose(of, drafts) == expected
+    assert choose(of, drafts, fit=[False, True, True]) == [False, *expected[1:]]
 
 
 def test_the_rule_score_follows_the_rows_own_accepted_length() -> None:
@@ -124,6 +120,8 @@ def test_the_rule_match_length_looks_at_the_match_alone() -> None:
     drafts = batch([chain([1], [0.1]), chain([1], [0.9]), NOTHING], match_lens=[4, 3, 9])
     assert choose(policy(rule="match-length"), drafts) == [False, True, True]
     assert choose(policy(rule="match-length", min_match=3), drafts) == [False, False, True]
+    for tau, wanted in ((0, False), (math.inf, True)):
+        assert choose(policy(rule="match-length", tau=tau), drafts) == [wanted] * 3
 
 
 # combine ----------------------------------------------------------------------------------------------------------
@@ -237,14 +235,6 @@ def test_drafts_of_a_step_calibrate_as_they_would_one_by_one() -> None:
         together.observe(accepted[:0], expected[:0])
     assert together.factor == pytest.approx(one_by_one.factor)
     assert 0.8 < together.factor < 0.9
-
-
-def test_drafts_survive_being_sent_to_other_ranks() -> None:
-    both = combine(policy(), [chain([1, 2], [0.9, 0.8])], [chain([3], [0.5], 4)], [True])
-    there = pickle.loads(pickle.dumps(both))
-    assert isinstance(there, HybridBatch)
-    for field in fields(both):
-        np.testing.assert_array_equal(getattr(there, field.name), getattr(both, field.name))
 
 
 def test_arguments_of_different_steps_are_refused() -> None:
