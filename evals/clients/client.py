@@ -110,17 +110,16 @@ class StreamingSender(Client):
         try:
             async with self.session.post(f"{self.url}/generate", json=streamed(body)) as response:
                 if response.status != 200:
-                    reason = (await response.text())[:500]
-                    return Reply(began=began, ended=time.perf_counter(), error=f"{response.status}: {reason}")
+                    return _failed(began, f"{response.status}: {await response.text()}")
                 async for line in response.content:
                     if not line.startswith(b"data: {"):
                         continue
                     last = json.loads(line[len(b"data: ") :])
                     if "error" in last:
-                        return Reply(began=began, ended=time.perf_counter(), error=str(last["error"])[:500])
+                        return _failed(began, str(last["error"]))
                     first = first or time.perf_counter()
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            return Reply(began=began, ended=time.perf_counter(), error=f"{type(error).__name__}: {error}"[:500])
+            return _failed(began, f"{type(error).__name__}: {error}")
         return reply_of(last, began, first, time.perf_counter())
 
 
@@ -148,12 +147,15 @@ class PreparedSender(Client):
             async with self.session.post(f"{self.url}/generate", data=encoded, headers=_HEADERS) as response:
                 content = await response.read()
                 ended = time.perf_counter()
-                status = response.status
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            return Reply(began=began, ended=time.perf_counter(), error=f"{type(error).__name__}: {error}"[:500])
-        if status != 200:
-            return Reply(began=began, ended=ended, error=f"{status}: {content.decode(errors='replace')[:500]}")
+            return _failed(began, f"{type(error).__name__}: {error}")
+        if response.status != 200:
+            return _failed(began, f"{response.status}: {content.decode(errors='replace')}")
         return reply_of(json.loads(content), began, 0.0, ended)
+
+
+def _failed(began: float, error: str) -> Reply:
+    return Reply(began=began, ended=time.perf_counter(), error=error[:500])
 
 
 def streamed(body: Mapping[str, Any]) -> dict[str, Any]:
