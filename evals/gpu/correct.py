@@ -134,7 +134,10 @@ def _compare_greedy(run: Run, servers: Mapping[str, Server]) -> list[Record]:
         drafted = _drafted(server, system)
         records.append(
             {
-                "part": "parity", "dtype": "float32", "system": system, "backend": run.backend,
+                "part": "parity",
+                "dtype": "float32",
+                "system": system,
+                "backend": run.backend,
                 "answers": len(answers),
                 "tokens": sum(map(len, answers)),
                 "differing": len(differing),
