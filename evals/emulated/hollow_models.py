@@ -72,19 +72,26 @@ class HollowModel:
 
     def head_config(self) -> dict[str, Any]:
         """The config.json of its EAGLE-3 head, which reads the embedding, because there is only one layer."""
-        return {
-            **_TINY,
-            "architectures": ["LlamaForCausalLMEagle3"],
-            "model_type": "llama",
-            "vocab_size": self.shape.vocab_size,
-            "draft_vocab_size": DRAFT_VOCABULARY,
-            "max_position_embeddings": self.context_length,
-            "rms_norm_eps": self.others["rms_norm_eps"],
-            "bos_token_id": self.bos_token_id,
-            "eos_token_id": self.eos_token_ids[0],
-            "tie_word_embeddings": False,
-            "eagle_config": {"eagle_aux_hidden_state_layer_ids": [-1], "use_aux_hidden_state": True},
-        }
+        reads = {"eagle_aux_hidden_state_layer_ids": [-1], "use_aux_hidden_state": True}
+        return {**eagle3_config(self.config()), "head_dim": _TINY["head_dim"], "eagle_config": reads}
+
+
+def eagle3_config(target: Mapping[str, Any]) -> dict[str, Any]:
+    """An EAGLE-3 head of the usual kind for a target: one layer of its width, with a vocabulary of its own."""
+    kept = (
+        *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps"),
+        *("vocab_size", "max_position_embeddings", "bos_token_id", "hidden_act", "torch_dtype"),
+    )
+    eos = target["eos_token_id"]
+    return {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        **{name: target[name] for name in kept},
+        "eos_token_id": eos[0] if isinstance(eos, list) else eos,
+        "num_hidden_layers": 1,
+        "draft_vocab_size": min(DRAFT_VOCABULARY, target["vocab_size"]),
+        "tie_word_embeddings": False,
+    }
 
 
 HOLLOW_MODELS = {
