@@ -61,8 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "id": f"heldout-{options.seed}-{number}",
                 "outcome": answer.outcome,
                 "detail": answer.detail,
-                "seconds": round(answer.seconds, 6),
-                "model_seconds": round(answer.model_seconds, 6),
+                **{name: round(getattr(answer, name), 6) for name in ("seconds", "model_seconds")},
             }
             for number, answer in enumerate(answers, options.skip)
         ],
@@ -147,11 +146,12 @@ def table(report: dict[str, Any]) -> str:
 
 
 def _record(answer: Answer) -> dict[str, Any]:
+    asked = answer.question
     return {
-        "database": answer.question.database,
-        "intent": answer.question.intent,
-        "question": answer.question.text,
-        "gold": answer.question.sql,
+        "database": asked.database,
+        "intent": asked.intent,
+        "question": asked.text,
+        "gold": asked.sql,
         "sql": answer.sql,
         "outcome": answer.outcome,
         "detail": answer.detail,
