@@ -22,7 +22,7 @@ from typing import Any
 
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.evals.files import write_json
-from agentspec.evals.options import run_program
+from agentspec.evals.options import Program
 from agentspec.progress import Progress, say
 
 FOLDER = Path(".cache/models")
@@ -216,10 +216,10 @@ def config_of(fields: dict[str, Any], *, vocab_size: int, ties: bool) -> dict[st
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m agentspec.evals.real_models", description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="+", choices=sorted(SOURCES), help="parameters of the model")
-    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of all models (default %(default)s)")
-    return run_program(parser, _run, words)
+    options = Program("real_models", __doc__.split("\n")[0])
+    options.add("names", nargs="+", choices=sorted(SOURCES), help="parameters of the model")
+    options.add("--out", type=Path, default=FOLDER, help="folder of all models (default %(default)s)")
+    return options.run(_run, words)
 
 
 def _run(given: argparse.Namespace) -> int:

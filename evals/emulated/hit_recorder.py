@@ -31,7 +31,7 @@ from agentspec.errors import ConfigError
 from agentspec.evals.clients.replay_requests import recorded_sessions
 from agentspec.evals.emulated.draft_hits import FOLDER, DraftHits, spans
 from agentspec.evals.files import commit
-from agentspec.evals.options import Options, run_program
+from agentspec.evals.options import Program
 from agentspec.evals.real_models import FOLDER as MODELS
 from agentspec.evals.workloads import TASKS
 from agentspec.evals.workloads.replayed import RECORDED
@@ -203,11 +203,9 @@ def sums_of(sessions: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, int]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Records the traces."""
-    about = (__doc__ or "").split("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m agentspec.evals.emulated.hit_recorder", description=about)
-    options = Options(parser)
+    options = Program("emulated.hit_recorder", (__doc__ or "").split("\n")[0])
     recorded = [task.name for task in RECORDED]
-    parser.add_argument("tasks", nargs="+", choices=recorded, metavar="TASK", help=f"out of {', '.join(recorded)}")
+    options.add("tasks", nargs="+", choices=recorded, metavar="TASK", help=f"out of {', '.join(recorded)}")
     options.folder("--data", "the traces", required=True)
     options.folder("--model", "the draft model", MODELS / "qwen2.5-coder-0.5b")
     options.text("--dtype", "bfloat16", "type that the model computes with")
@@ -216,7 +214,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options.number("--session-calls", 100, "read at most N calls of a session")
     options.number("--seed", 0, "seed of the drawing")
     options.folder("--out", "for the files", FOLDER)
-    return run_program(parser, _run, words)
+    return options.run(_run, words)
 
 
 def _run(given: argparse.Namespace) -> int:

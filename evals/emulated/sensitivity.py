@@ -24,7 +24,7 @@ from agentspec.evals.emulated.event_clock import serve
 from agentspec.evals.emulated.hollow_models import hollow_model
 from agentspec.evals.emulated.servers import HEAD_STEPS, MAX_ANSWER_TOKENS, PUBLISHED, RECORDED, head_acceptance
 from agentspec.evals.files import commit, write_lines
-from agentspec.evals.options import Options, check_names, run_program
+from agentspec.evals.options import Program, check_names
 from agentspec.evals.run.cells import Cell, plan_cells
 from agentspec.evals.workloads.replayed import RECORDED as TASKS
 from agentspec.evals.workloads.task import TaskInputs
@@ -84,17 +84,14 @@ def settings() -> list[Setting]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m agentspec.evals.emulated.sensitivity", description=(__doc__ or "").partition("\n\n")[2]
-    )
-    options = Options(parser)
+    options = Program("emulated.sensitivity", (__doc__ or "").partition("\n\n")[2])
     options.folder("--data", f"folder with the traces of {', '.join((*AGENTS, *CONTROLS))}", required=True)
     names = tuple(setting.name for setting in settings())
     options.names("--settings", names, "settings to run")
     options.names("--tasks", (*AGENTS, *CONTROLS), "recorded tasks")
     options.number("--processes", os.cpu_count() or 1, "cells that run at once")
     options.file("--json", "the file of all settings", RESULT)
-    return run_program(parser, _run, words)
+    return options.run(_run, words)
 
 
 def _run(given: argparse.Namespace) -> int:

@@ -62,17 +62,16 @@ _CORES = sorted(os.sched_getaffinity(0))
 _NICENESS = -15
 
 
-def _eagle3(steps: int) -> System:
-    """Chains, because the simulated head cannot say which branches of a tree come true."""
-    return System(f"SGLang + EAGLE-3, {steps} steps", "EAGLE3", (*chains(steps), *width(steps + 1)))
-
-
 _HYBRID_HEAD = (*chains(HYBRID_STEPS), "--agentspec-base", "EAGLE3")
 SYSTEMS: dict[str, System] = {
     "none": System("SGLang", "none"),
     "ngram": System("SGLang + NGRAM, 12 tokens", "NGRAM"),
     **WIDER_NGRAM,
-    **{f"eagle3-{steps}": _eagle3(steps) for steps in HEAD_STEPS},
+    # Chains, because the simulated head cannot say which branches of a tree come true.
+    **{
+        f"eagle3-{steps}": System(f"SGLang + EAGLE-3, {steps} steps", "EAGLE3", (*chains(steps), *width(steps + 1)))
+        for steps in HEAD_STEPS
+    },
     "suffix": System("SGLang + agentspec", "AGENTSPEC"),
     **{
         f"suffix-{tokens}": System(f"SGLang + agentspec, at most {tokens} tokens", "AGENTSPEC", width(tokens))

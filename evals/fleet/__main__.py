@@ -22,7 +22,7 @@ from agentspec.evals.fleet.faults import Fleet, fault_rows, missed, policy_row, 
 from agentspec.evals.fleet.fleet import POLICIES, STORES, has_router, plain_server, replicas, started
 from agentspec.evals.fleet.work import Asker
 from agentspec.evals.micro.store.redis_server import redis_version
-from agentspec.evals.options import Options, check_names, run_program
+from agentspec.evals.options import Program, check_names
 from agentspec.evals.run.calls import Asking
 from agentspec.evals.sql_databases import databases_in
 from agentspec.evals.text_to_sql import MODEL_FOLDER
@@ -32,12 +32,9 @@ from agentspec.progress import say
 _PACKAGES = ("agentspec", "sglang", "smg", "torch", "redis")
 
 
-def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
-        prog="python -m agentspec.evals.fleet",
-        description="Measures replicas behind a router that share one store, with faults.",
-    )
-    options = Options(found)
+def main(words: Sequence[str] | None = None) -> int:
+    exit_on_sigterm()
+    options = Program("fleet", "Measures replicas behind a router that share one store, with faults.")
     options.names("--store", tuple(STORES), f"stores, out of {','.join(STORES)}; each gets new replicas")
     options.names("--policies", POLICIES, "policies of the router, measured with the first store")
     options.number("--replicas", 2, "number of replicas, at least 2")
@@ -51,12 +48,7 @@ def parser() -> argparse.ArgumentParser:
     options.number("--seed", 0, "seed of the questions")
     options.file("--json", "write the figures to FILE, store by store")
     options.folder("--logs", "keep the logs in FOLDER")
-    return found
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    exit_on_sigterm()
-    return run_program(parser(), run, words)
+    return options.run(run, words)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -32,7 +32,7 @@ from agentspec.evals.files import work_folder, write_json
 from agentspec.evals.fleet.fleet import Store, one_redis, plain_server, replicas, settle, started, store_health
 from agentspec.evals.fleet.work import TENANTS, Asker, Tally
 from agentspec.evals.micro.store.redis_server import redis_version
-from agentspec.evals.options import Options, run_program
+from agentspec.evals.options import Program
 from agentspec.evals.run.calls import Asking
 from agentspec.evals.sql_databases import link_prompts
 from agentspec.evals.text_to_sql import MODEL_FOLDER
@@ -168,12 +168,11 @@ def missed(found: dict[str, Any]) -> list[str]:
     return [f"soak: {bar}" for bar in bars]
 
 
-def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
-        prog="python -m agentspec.evals.fleet.soak",
-        description="Puts replicas that share a Redis under bursts, and measures wrong answers, hangs and memory.",
+def main(words: Sequence[str] | None = None) -> int:
+    exit_on_sigterm()
+    options = Program(
+        "fleet.soak", "Puts replicas that share a Redis under bursts, and measures wrong answers, hangs and memory."
     )
-    options = Options(found)
     options.number("--minutes", 0.0, "minutes that it lasts at least")
     options.number("--requests", 10_000, "number of answered requests at least")
     options.number("--replicas", 1, "number of replicas")
@@ -183,12 +182,7 @@ def parser() -> argparse.ArgumentParser:
     options.number("--seed", 0, "seed of prompts and bursts")
     options.file("--json", "write the figures to FILE")
     options.folder("--logs", "keep the servers' logs in FOLDER")
-    return found
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    exit_on_sigterm()
-    return run_program(parser(), run, words)
+    return options.run(run, words)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ from typing import Any
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.files import write_json
-from agentspec.evals.options import Options, run_program
+from agentspec.evals.options import Program
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.progress import say
 from agentspec.workflows.swe.agents.agent_config import AGENTS
@@ -35,17 +35,14 @@ _PACKAGES = ("agentspec", "sglang", "torch")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; the status is 1 if a conversation differs from its recording or a task failed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m agentspec.evals.run.coding_agents", description=(__doc__ or "").partition("\n\n")[2]
-    )
-    options = Options(parser)
+    options = Program("run.coding_agents", (__doc__ or "").partition("\n\n")[2])
     options.choices("--agent", AGENTS, "agent to run (default: all)")
     options.number("--tasks", 12, "number of tasks")
     options.number("--seed", 11, "of the tasks")
     options.number("--concurrency", 2, "tasks at a time")
     options.folder("--out", "(default %(default)s)", Path("build/coding-agents"))
     options.file("--json", "write the figures to FILE")
-    return run_program(parser, _run, arguments)
+    return options.run(_run, arguments)
 
 
 def _run(options: argparse.Namespace) -> int:
