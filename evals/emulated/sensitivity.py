@@ -22,10 +22,11 @@ from agentspec.evals.emulated.clocked_systems import system_named
 from agentspec.evals.emulated.draft_hits import FOLDER as HITS
 from agentspec.evals.emulated.event_clock import serve
 from agentspec.evals.emulated.hollow_models import hollow_model
-from agentspec.evals.emulated.servers import HEAD_STEPS, MAX_ANSWER_TOKENS, PUBLISHED, RECORDED, head_acceptance
+from agentspec.evals.emulated.servers import MAX_ANSWER_TOKENS, PUBLISHED, RECORDED, head_acceptance
 from agentspec.evals.files import commit, write_lines
 from agentspec.evals.options import Program, check_names
 from agentspec.evals.run.cells import Cell, plan_cells
+from agentspec.evals.systems import HEAD_STEPS
 from agentspec.evals.workloads.replayed import RECORDED as TASKS
 from agentspec.evals.workloads.task import TaskInputs
 from agentspec.integrations.emulated_device.models.step_times import SCALABLE, StepTimes

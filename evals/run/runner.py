@@ -22,13 +22,14 @@ from agentspec.evals.systems import (
     EAGLE3_FOLDER,
     HYBRIDS,
     RIVAL_CONTROLLERS,
-    STANDALONE_CHAINS,
+    STANDALONE,
     STANDALONE_FOLDER,
     STOPPING,
     SWEEPS,
     SYSTEMS,
     WIDER_NGRAM,
     System,
+    chains_alone,
 )
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import REPLAYED, Server
@@ -38,7 +39,7 @@ from agentspec.progress import say, waiting
 EVALUATED: dict[str, System] = {
     **{name: SYSTEMS[name] for name in ("none", "ngram", "standalone", "eagle3")},
     **WIDER_NGRAM,
-    **STANDALONE_CHAINS,
+    **chains_alone("STANDALONE", "STANDALONE", STANDALONE),
     "suffix": SYSTEMS["agentspec"],
     **{name: HYBRIDS[name] for name in ("hybrid", "hybrid-standalone")},
     **RIVAL_CONTROLLERS,
