@@ -47,17 +47,29 @@ class Options:
         listed(self._parser, f"{flag} NAME", text, known)
 
 
-def run_program(
-    parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], words: Sequence[str] | None
-) -> int:
-    """The exit status of a program that is started by its module: what `run` gives for the arguments, or 2 with a line that
-    says what is wrong. `words`: the arguments; None: those of the process."""
-    given = parser.parse_args(words)
-    try:
-        return run(given)
-    except AgentspecError as error:
-        say(str(error))
-        return 2
+class Program(Options):
+    """The options of a program that is started by its module.
+
+    Args:
+        name: Of the module, below agentspec.evals.
+        about: What it does, for --help.
+    """
+
+    def __init__(self, name: str, about: str) -> None:
+        super().__init__(argparse.ArgumentParser(prog=f"python -m agentspec.evals.{name}", description=about))
+        self.parse = self._parser.parse_args
+
+    def run(self, run: Callable[[argparse.Namespace], int], words: Sequence[str] | None) -> int:
+        """The exit status: what `run` gives for the arguments, or 2 with a line that says what is wrong.
+
+        `words`: the arguments; None: those of the process.
+        """
+        given = self.parse(words)
+        try:
+            return run(given)
+        except AgentspecError as error:
+            say(str(error))
+            return 2
 
 
 def check_names(what: str, given: Collection[str], known: Collection[str]) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import AgentspecError, ConfigError
-from agentspec.evals.options import run_program
+from agentspec.evals.files import write_json
+from agentspec.evals.options import Program
 from agentspec.progress import Progress, say
 
 FOLDER = Path(".cache/models")
@@ -151,6 +151,7 @@ def convert(file: Path, folder: Path) -> None:
     from gguf import GGUFReader
     from gguf.quants import dequantize
     from safetensors.torch import save_file
+    from transformers import AutoTokenizer
 
     reader = GGUFReader(file)
     tensors = {}
@@ -164,9 +165,11 @@ def convert(file: Path, folder: Path) -> None:
     vocab_size = len(tensors["model.embed_tokens.weight"])
     fields = {name: field.contents() for name, field in reader.fields.items()}
     config = config_of(fields, vocab_size=vocab_size, ties="lm_head.weight" not in tensors)
-    _write(folder / "generation_config.json", {"do_sample": False, "eos_token_id": [config["eos_token_id"], 151643]})
-    _save_tokenizer(file, folder)
-    _write(folder / "config.json", config)
+    write_json(
+        folder / "generation_config.json", {"do_sample": False, "eos_token_id": [config["eos_token_id"], 151643]}
+    )
+    AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name).save_pretrained(folder)
+    write_json(folder / "config.json", config)
 
 
 def tensor_name(name: str) -> str:
@@ -212,21 +215,11 @@ def config_of(fields: dict[str, Any], *, vocab_size: int, ties: bool) -> dict[st
     }
 
 
-def _save_tokenizer(file: Path, folder: Path) -> None:
-    from transformers import AutoTokenizer
-
-    AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name).save_pretrained(folder)
-
-
-def _write(file: Path, content: dict[str, Any]) -> None:
-    file.write_text(json.dumps(content, indent=1) + "\n")
-
-
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m agentspec.evals.real_models", description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="+", choices=sorted(SOURCES), help="parameters of the model")
-    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of all models (default %(default)s)")
-    return run_program(parser, _run, words)
+    options = Program("real_models", __doc__.split("\n")[0])
+    options.add("names", nargs="+", choices=sorted(SOURCES), help="parameters of the model")
+    options.add("--out", type=Path, default=FOLDER, help="folder of all models (default %(default)s)")
+    return options.run(_run, words)
 
 
 def _run(given: argparse.Namespace) -> int:

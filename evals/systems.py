@@ -13,7 +13,9 @@ EAGLE3_FOLDER = MODEL_FOLDER.with_name("tiny-sql-eagle3")
 
 # Trees of a draft model: two branches a step over four steps; the best seven nodes and the root are verified.
 _TREE = ("--speculative-num-steps", "4", "--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "8")
-_STANDALONE = ("--speculative-draft-model-path", str(STANDALONE_FOLDER))
+STANDALONE = ("--speculative-draft-model-path", str(STANDALONE_FOLDER))
+HEAD_STEPS = (3, 5, 7)
+"""Numbers of a draft model's passes that are tried."""
 _EAGLE3 = ("--speculative-draft-model-path", str(EAGLE3_FOLDER))
 
 
@@ -57,7 +59,7 @@ class System:
 SYSTEMS = {
     "none": System("SGLang", "none"),
     "ngram": System("SGLang + NGRAM", "NGRAM"),
-    "standalone": System("SGLang + STANDALONE", "STANDALONE", (*_STANDALONE, *_TREE)),
+    "standalone": System("SGLang + STANDALONE", "STANDALONE", (*STANDALONE, *_TREE)),
     "eagle3": System("SGLang + EAGLE-3", "EAGLE3", (*_EAGLE3, *_TREE)),
     "agentspec": System("SGLang + agentspec", "AGENTSPEC"),
 }
@@ -72,15 +74,16 @@ WIDER_NGRAM = {
     f"ngram-{tokens}": System(f"SGLang + NGRAM, {tokens} tokens", "NGRAM", width(tokens)) for tokens in (32, 64)
 }
 
-# A draft model's chains by number of passes; comparisons are with the best of them.
-STANDALONE_CHAINS = {
-    f"standalone-{steps}": System(
-        f"SGLang + STANDALONE, {steps} steps",
-        "STANDALONE",
-        (*_STANDALONE, *chains(steps), *width(steps + 1)),
-    )
-    for steps in (3, 5, 7)
-}
+
+def chains_alone(algorithm: str, label: str, head: tuple[str, ...] = ()) -> dict[str, System]:
+    """SGLang's own chains of a draft model by number of passes; comparisons are with the best of them."""
+    return {
+        f"{algorithm.lower()}-{steps}": System(
+            f"SGLang + {label}, {steps} steps", algorithm, (*head, *chains(steps), *width(steps + 1))
+        )
+        for steps in HEAD_STEPS
+    }
+
 
 # The shipped head's own probabilities predict acceptance as well as its acceptance head does.
 OWN_ESTIMATES = {"AGENTSPEC_ACCEPTANCE_HEAD": "none"}
@@ -95,7 +98,7 @@ def hybrid_with(head: tuple[str, ...], label: str, **settings: str) -> System:
 # Suffix drafts and those of a draft model in one batch.
 HYBRIDS = {
     "hybrid": hybrid_with(_EAGLE3, "agentspec + EAGLE-3"),
-    "hybrid-standalone": System("agentspec + STANDALONE", "AGENTSPEC", _STANDALONE),
+    "hybrid-standalone": System("agentspec + STANDALONE", "AGENTSPEC", STANDALONE),
 }
 
 
@@ -129,20 +132,13 @@ def _model_alone(drafter: tuple[str, ...], label: str, steps: int, **variables: 
 
 
 _LONGEST_CHAIN = 10
+_UNSTOPPED = {"AGENTSPEC_ACCEPTANCE_HEAD": "none", "AGENTSPEC_STOP_THRESHOLD": "1"}
 # A draft model's drafts of fixed lengths, and drafts that end by SpecDec++ and by the cost model.
 STOPPING = {
     f"{prefix}chain-{name}": _model_alone(drafter, f"{label}, {what}", steps, **variables)
-    for prefix, label, drafter in (("", "STANDALONE", _STANDALONE), ("eagle3-", "EAGLE-3", _EAGLE3))
+    for prefix, label, drafter in (("", "STANDALONE", STANDALONE), ("eagle3-", "EAGLE-3", _EAGLE3))
     for name, what, steps, variables in (
-        *(
-            (
-                str(steps),
-                f"chains of {steps}",
-                steps,
-                {"AGENTSPEC_ACCEPTANCE_HEAD": "none", "AGENTSPEC_STOP_THRESHOLD": "1"},
-            )
-            for steps in range(2, _LONGEST_CHAIN + 1, 2)
-        ),
+        *((str(steps), f"chains of {steps}", steps, _UNSTOPPED) for steps in range(2, _LONGEST_CHAIN + 1, 2)),
         ("head", "SpecDec++", _LONGEST_CHAIN, {"AGENTSPEC_STOP_THRESHOLD": "head"}),
         ("own", "stopped by cost", _LONGEST_CHAIN, {}),
     )

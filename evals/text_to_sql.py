@@ -21,7 +21,7 @@ from typing import Any
 
 from agentspec.environment import describe
 from agentspec.evals.files import write_json
-from agentspec.evals.options import Options
+from agentspec.evals.options import Program
 from agentspec.evals.sql_databases import temporary_databases
 from agentspec.evals.tables import aligned
 from agentspec.workflows.text_to_sql import (
@@ -39,7 +39,18 @@ MODEL_FOLDER = Path(__file__).resolve().parent / "models" / "tiny-sql"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; the exit status is 1 if any call of the model failed."""
-    options = _parser().parse_args(arguments)
+    program = Program("text_to_sql", "Execution accuracy on held-out questions.")
+    program.add("--base-url", required=True, help="OpenAI-compatible server, e.g. http://127.0.0.1:30000/v1")
+    program.text("--model", "tiny-sql", "model name sent to the server")
+    program.number("--questions", 200, "number of questions")
+    program.flag("--stream", "stream the answers of the server")
+    program.number("--skip", 0, "leave out the first N questions")
+    program.number("--seed", 0, "seed of the questions")
+    program.number("--concurrency", 16, "questions in flight")
+    program.number("--max-repairs", 2, "repair rounds a question")
+    program.number("--max-tokens", 256, "answer tokens a call")
+    program.file("--json", "write the full report to FILE")
+    options = program.parse(arguments)
     config = ChainConfig(
         concurrency=options.concurrency, max_repairs=options.max_repairs, max_tokens=options.max_tokens
     )
@@ -61,8 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "id": f"heldout-{options.seed}-{number}",
                 "outcome": answer.outcome,
                 "detail": answer.detail,
-                "seconds": round(answer.seconds, 6),
-                "model_seconds": round(answer.model_seconds, 6),
+                **{name: round(getattr(answer, name), 6) for name in ("seconds", "model_seconds")},
             }
             for number, answer in enumerate(answers, options.skip)
         ],
@@ -71,24 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table(report))
     write_json(options.json, report)
     return 1 if report["outcomes"]["error"] else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m agentspec.evals.text_to_sql", description="Execution accuracy on held-out questions."
-    )
-    options = Options(parser)
-    options.add("--base-url", required=True, help="OpenAI-compatible server, e.g. http://127.0.0.1:30000/v1")
-    options.text("--model", "tiny-sql", "model name sent to the server")
-    options.number("--questions", 200, "number of questions")
-    options.flag("--stream", "stream the answers of the server")
-    options.number("--skip", 0, "leave out the first N questions")
-    options.number("--seed", 0, "seed of the questions")
-    options.number("--concurrency", 16, "questions in flight")
-    options.number("--max-repairs", 2, "repair rounds a question")
-    options.number("--max-tokens", 256, "answer tokens a call")
-    options.file("--json", "write the full report to FILE")
-    return parser
 
 
 async def _run(options: argparse.Namespace, questions: Any, databases: Any, config: ChainConfig) -> list[Answer]:
@@ -147,11 +139,12 @@ def table(report: dict[str, Any]) -> str:
 
 
 def _record(answer: Answer) -> dict[str, Any]:
+    asked = answer.question
     return {
-        "database": answer.question.database,
-        "intent": answer.question.intent,
-        "question": answer.question.text,
-        "gold": answer.question.sql,
+        "database": asked.database,
+        "intent": asked.intent,
+        "question": asked.text,
+        "gold": asked.sql,
         "sql": answer.sql,
         "outcome": answer.outcome,
         "detail": answer.detail,

@@ -17,19 +17,16 @@ from pathlib import Path
 from agentspec.analysis.logs.calls import LoggedCall
 from agentspec.errors import ConfigError
 from agentspec.evals.clients.replay_requests import recorded_sessions
-from agentspec.evals.options import Options, run_program
+from agentspec.evals.options import Program
 
 Turn = dict[str, list[dict[str, str]]]
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m agentspec.evals.clients.agentic_trace", description=(__doc__ or "").partition("\n\n")[2]
-    )
-    options = Options(parser)
+    options = Program("clients.agentic_trace", (__doc__ or "").partition("\n\n")[2])
     options.add("logs", nargs="+", type=Path, metavar="LOG", help="files of any format that `agentspec report` reads")
     options.file("--out", "write the data set to FILE", Path("agentic-trace.json"))
-    return run_program(parser, _run, words)
+    return options.run(_run, words)
 
 
 def _run(given: argparse.Namespace) -> int:

@@ -110,17 +110,16 @@ class StreamingSender(Client):
         try:
             async with self.session.post(f"{self.url}/generate", json=streamed(body)) as response:
                 if response.status != 200:
-                    reason = (await response.text())[:500]
-                    return Reply(began=began, ended=time.perf_counter(), error=f"{response.status}: {reason}")
+                    return _failed(began, f"{response.status}: {await response.text()}")
                 async for line in response.content:
                     if not line.startswith(b"data: {"):
                         continue
                     last = json.loads(line[len(b"data: ") :])
                     if "error" in last:
-                        return Reply(began=began, ended=time.perf_counter(), error=str(last["error"])[:500])
+                        return _failed(began, str(last["error"]))
                     first = first or time.perf_counter()
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            return Reply(began=began, ended=time.perf_counter(), error=f"{type(error).__name__}: {error}"[:500])
+            return _failed(began, f"{type(error).__name__}: {error}")
         return reply_of(last, began, first, time.perf_counter())
 
 
@@ -148,12 +147,15 @@ class PreparedSender(Client):
             async with self.session.post(f"{self.url}/generate", data=encoded, headers=_HEADERS) as response:
                 content = await response.read()
                 ended = time.perf_counter()
-                status = response.status
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            return Reply(began=began, ended=time.perf_counter(), error=f"{type(error).__name__}: {error}"[:500])
-        if status != 200:
-            return Reply(began=began, ended=ended, error=f"{status}: {content.decode(errors='replace')[:500]}")
+            return _failed(began, f"{type(error).__name__}: {error}")
+        if response.status != 200:
+            return _failed(began, f"{response.status}: {content.decode(errors='replace')}")
         return reply_of(json.loads(content), began, 0.0, ended)
+
+
+def _failed(began: float, error: str) -> Reply:
+    return Reply(began=began, ended=time.perf_counter(), error=error[:500])
 
 
 def streamed(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,25 +194,21 @@ def reply_of(last: Mapping[str, Any] | None, began: float, first: float, ended: 
     )
 
 
+@dataclass(frozen=True, slots=True)
 class ChainModel:
-    """The model of the agents' chain, on a server under evaluation.
+    """The model of the agents' chain, on a server under evaluation."""
 
-    Args:
-        sender: Of the server.
-        encode: Turns messages into the token ids of a prompt.
-        on_reply: Called with each reply.
-    """
-
-    def __init__(
-        self, sender: Sender, encode: Callable[[Sequence[Message]], list[int]], on_reply: Callable[[Reply], object]
-    ) -> None:
-        self._sender, self._encode, self._on_reply = sender, encode, on_reply
+    sender: Sender
+    encode: Callable[[Sequence[Message]], list[int]]
+    """Turns messages into the token ids of a prompt."""
+    on_reply: Callable[[Reply], object]
+    """Called with each reply."""
 
     async def complete(self, messages: Sequence[Message], max_tokens: int) -> Completion:
         """As ChatModel.complete."""
         sampling = {"temperature": 0, "max_new_tokens": max_tokens}
-        reply = await self._sender.send({"input_ids": self._encode(messages), "sampling_params": sampling})
-        self._on_reply(reply)
+        reply = await self.sender.send({"input_ids": self.encode(messages), "sampling_params": sampling})
+        self.on_reply(reply)
         return Completion(
             text=reply.text,
             prompt_tokens=reply.prompt_tokens,

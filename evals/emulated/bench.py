@@ -22,7 +22,7 @@ from agentspec.errors import AgentspecError, ConfigError
 from agentspec.evals.emulated import forward_timer
 from agentspec.evals.emulated.forward_timer import TimedForward, read_times
 from agentspec.evals.emulated.servers import CLOCK, DRAFT_MODEL, bind, release
-from agentspec.evals.emulated.step_time_fit import Fit, fit_report, fitted
+from agentspec.evals.emulated.step_time_fit import fit_report, fitted
 from agentspec.evals.files import plugin_path, write_json
 from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.calls import Asking, CellResult, ask_cells
@@ -34,7 +34,6 @@ from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads import TASKS
 from agentspec.evals.workloads.task import TaskInputs
 from agentspec.integrations.emulated_device.models import simulated_head
-from agentspec.integrations.emulated_device.models.step_times import StepTimes
 from agentspec.integrations.emulated_device.setting import CLOCK_VARIABLE
 from agentspec.integrations.servers.server import REPLAYED, Server
 from agentspec.progress import say, waiting
@@ -46,8 +45,7 @@ ACCEPT_LENGTH, STEPS = 2.5, 3
 
 _HEAD = (DRAFT_MODEL, str(EAGLE3_FOLDER), *chains(STEPS))
 SYSTEMS = {
-    "none": SHIPPED["none"],
-    "ngram": SHIPPED["ngram"],
+    **{name: SHIPPED[name] for name in ("none", "ngram")},
     "suffix": SHIPPED["agentspec"],
     "eagle3": System("SGLang + EAGLE-3", "EAGLE3", (*_HEAD, *width(STEPS + 1))),
     "hybrid": System("agentspec + EAGLE-3", "AGENTSPEC", (*_HEAD, "--agentspec-base", "EAGLE3"), OWN_ESTIMATES),
@@ -67,7 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.numbers("--concurrency", (1, 4, 16), "numbers of clients")
     options.number("--requests", 32, "model calls for each number of clients, at least")
     options.number("--repeat", 1, "measure N times, each time with new servers")
-    options.file("--step-times", "use these step times instead of measuring them")
     options.file("--out", "write the measured step times to FILE")
     options.number("--seed", 0, "seed of the requests")
     options.file("--json", "write the figures to FILE")
@@ -96,14 +93,9 @@ def run(args: argparse.Namespace) -> int:
     cells = plan_cells(_TASK, pool, ("warm",), args.concurrency, args.repeat + 1, args.requests)
     with tempfile.TemporaryDirectory(prefix="agentspec-emulation-") as folder:
         servers = Servers(Path(folder), args.logs or Path(folder), max(args.concurrency))
-        fits: dict[str, Fit] = {}
-        if args.step_times:
-            path = args.step_times
-            StepTimes.load(path)
-        else:
-            times, fits = fitted("this-cpu", _timed(servers, [cell for cell in cells if not cell.repeat]))
-            path = args.out or Path(folder) / "step-times.json"
-            times.save(path)
+        times, fits = fitted("this-cpu", _timed(servers, [cell for cell in cells if not cell.repeat]))
+        path = args.out or Path(folder) / "step-times.json"
+        times.save(path)
         rows = []
         for repeat in range(1, args.repeat + 1):
             some = [cell for cell in cells if cell.repeat == repeat]
@@ -216,14 +208,14 @@ def row_of(name: str, repeat: int, clients: int, real: CellResult, emulated: Cel
     `real_wall_tokens_per_second` includes them.
     """
     undisturbed = max(real.seconds - real.preempted_seconds, 1e-9)
-    speeds = {"real": _tokens(real) / undisturbed, "emulated": _tokens(emulated) / emulated.seconds}
+    speeds = {"real": real.tokens / undisturbed, "emulated": emulated.tokens / emulated.seconds}
     return {
         "system": name,
         "clients": clients,
         "repeat": repeat,
-        "tokens": _tokens(real),
+        "tokens": real.tokens,
         "real_tokens_per_second": round(speeds["real"], 2),
-        "real_wall_tokens_per_second": round(_tokens(real) / real.seconds, 2),
+        "real_wall_tokens_per_second": round(real.tokens / real.seconds, 2),
         "emulated_tokens_per_second": round(speeds["emulated"], 2),
         "difference": round(speeds["emulated"] / speeds["real"] - 1, 4),
         "real_accept_length": _accept_length(real),
@@ -241,8 +233,7 @@ def table(rows: Sequence[Mapping[str, Any]], fits: Sequence[Mapping[str, Any]]) 
         f"{row['median_error']:.0%}"
         for row in fits
     ]
-    head = ["system", "clients", "real", "emulated", "error", "preempted", "accept length, real", "emulated", ""]
-    shown = [head]
+    shown = [["system", "clients", "real", "emulated", "error", "preempted", "accept length, real", "emulated", ""]]
     cells: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for row in rows:
         if row.get("error"):
@@ -270,20 +261,13 @@ def _ask(server: Server, system: System, cells: Sequence[Cell], *, is_emulated: 
     asking = Asking(is_replay=True, is_emulated=is_emulated)
     found = {}
     for turn in ask_cells(server, system, cells, asking):
-        if turn.result is not None:
-            result = turn.result
+        if (result := turn.result) is not None:
             found[result.cell.concurrency] = result
-            speed = _tokens(result) / result.seconds
-            say(f"  {result.cell.concurrency} at a time: {speed:.1f} tokens/s")
+            say(f"  {result.cell.concurrency} at a time: {result.tokens / result.seconds:.1f} tokens/s")
     return found
-
-
-def _tokens(result: CellResult) -> int:
-    return sum(reply.tokens for reply in result.replies if not reply.error)
 
 
 def _accept_length(result: CellResult) -> float:
     """Decoded tokens a verified row; 1 without speculation."""
-    good = [reply for reply in result.replies if not reply.error]
-    steps = sum(reply.steps for reply in good)
-    return round(sum(reply.tokens - 1 for reply in good) / steps, 4) if steps else 1.0
+    steps = sum(reply.steps for reply in result.good)
+    return round((result.tokens - len(result.good)) / steps, 4) if steps else 1.0

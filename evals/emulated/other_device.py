@@ -13,21 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentspec.errors import ConfigError
-from agentspec.evals.options import run_program
+from agentspec.evals.options import Program
 from agentspec.integrations.emulated_device.models.step_times import DEVICES, SCALABLE, StepTimes
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m agentspec.evals.emulated.other_device", description=(__doc__ or "").partition("\n\n")[2]
-    )
-    add = parser.add_argument
+    options = Program("emulated.other_device", (__doc__ or "").partition("\n\n")[2])
+    add = options.add
     add("device", metavar="DEVICE", help=f"step times to begin with: {', '.join(DEVICES)} or a file")
     scaled = f"multiply the seconds of a part, {', '.join(SCALABLE)}, by N; may be repeated"
     add("--scale", action="append", default=[], metavar="PART=N", help=scaled)
     add("--name", required=True, help="name of the device in reports")
     add("--out", type=Path, required=True, metavar="FILE", help="write the step times to FILE")
-    return run_program(parser, _run, words)
+    return options.run(_run, words)
 
 
 def _run(given: argparse.Namespace) -> int:

@@ -18,19 +18,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from agentspec.errors import AgentspecError
 from agentspec.evals.emulated.clocked_systems import system_named
 from agentspec.evals.emulated.draft_hits import FOLDER as HITS
 from agentspec.evals.emulated.event_clock import serve
 from agentspec.evals.emulated.hollow_models import hollow_model
-from agentspec.evals.emulated.servers import HEAD_STEPS, MAX_ANSWER_TOKENS, PUBLISHED, RECORDED, head_acceptance
+from agentspec.evals.emulated.servers import MAX_ANSWER_TOKENS, PUBLISHED, RECORDED, head_acceptance
 from agentspec.evals.files import commit, write_lines
-from agentspec.evals.options import Options, check_names
+from agentspec.evals.options import Program, check_names
 from agentspec.evals.run.cells import Cell, plan_cells
+from agentspec.evals.systems import HEAD_STEPS
 from agentspec.evals.workloads.replayed import RECORDED as TASKS
 from agentspec.evals.workloads.task import TaskInputs
 from agentspec.integrations.emulated_device.models.step_times import SCALABLE, StepTimes
-from agentspec.progress import Progress, say
+from agentspec.progress import Progress
 
 BASE, BASE_HEAD = "h200-8b", "2.8"
 HEADS = ("1.1", "1.5", "2.4", "2.8", "3.2", "4.2")
@@ -85,26 +85,22 @@ def settings() -> list[Setting]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m agentspec.evals.emulated.sensitivity", description=(__doc__ or "").partition("\n\n")[2]
-    )
-    options = Options(parser)
+    options = Program("emulated.sensitivity", (__doc__ or "").partition("\n\n")[2])
     options.folder("--data", f"folder with the traces of {', '.join((*AGENTS, *CONTROLS))}", required=True)
     names = tuple(setting.name for setting in settings())
     options.names("--settings", names, "settings to run")
     options.names("--tasks", (*AGENTS, *CONTROLS), "recorded tasks")
     options.number("--processes", os.cpu_count() or 1, "cells that run at once")
     options.file("--json", "the file of all settings", RESULT)
-    given = parser.parse_args(words)
-    try:
-        check_names("--settings", given.settings, names)
-        check_names("--tasks", given.tasks, (*AGENTS, *CONTROLS))
-        some = [setting for setting in settings() if setting.name in given.settings]
-        begun_at = commit()
-        records = _run(some, given.tasks, given.data, given.processes)
-    except AgentspecError as error:
-        say(str(error))
-        return 2
+    return options.run(_run, words)
+
+
+def _run(given: argparse.Namespace) -> int:
+    check_names("--settings", given.settings, [setting.name for setting in settings()])
+    check_names("--tasks", given.tasks, (*AGENTS, *CONTROLS))
+    some = [setting for setting in settings() if setting.name in given.settings]
+    begun_at = commit()
+    records = _measured(some, given.tasks, given.data, given.processes)
     head = {"base": {"emulated": BASE, "head": BASE_HEAD}}
     write_lines(given.json, head, ({"commit": begun_at, **record} for record in records))
     return 0
@@ -122,7 +118,7 @@ class _Job:
     """Its tokenizer makes the tokens."""
 
 
-def _run(some: Sequence[Setting], tasks: Sequence[str], data: Path, processes: int) -> list[dict[str, Any]]:
+def _measured(some: Sequence[Setting], tasks: Sequence[str], data: Path, processes: int) -> list[dict[str, Any]]:
     # They are written anew at each call, so not by several processes.
     models = {device: hollow_model(device)[0] for device in {setting.device for setting in some}}
     jobs = [

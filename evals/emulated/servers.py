@@ -23,6 +23,7 @@ from agentspec.evals.systems import (
     System,
     alpha_sweep,
     chains,
+    chains_alone,
     hybrid_with,
     tau_sweep,
     width,
@@ -35,8 +36,6 @@ from agentspec.integrations.servers.server import REPLAYED, RunningServer, Serve
 
 EMULATED = tuple(HOLLOW_MODELS)
 """Names of step times that can be emulated without a file, and of the models that a file may name."""
-HEAD_STEPS = (3, 5, 7)
-"""Numbers of EAGLE-3 passes that are tried; the comparison is with the best."""
 HYBRID_STEPS = 5
 HEAD = "4.0"
 """The simulated head, see Emulation.of(). Published accept lengths on short prompts are 3.2 to 4.7."""
@@ -62,17 +61,13 @@ _CORES = sorted(os.sched_getaffinity(0))
 _NICENESS = -15
 
 
-def _eagle3(steps: int) -> System:
-    """Chains, because the simulated head cannot say which branches of a tree come true."""
-    return System(f"SGLang + EAGLE-3, {steps} steps", "EAGLE3", (*chains(steps), *width(steps + 1)))
-
-
 _HYBRID_HEAD = (*chains(HYBRID_STEPS), "--agentspec-base", "EAGLE3")
 SYSTEMS: dict[str, System] = {
     "none": System("SGLang", "none"),
     "ngram": System("SGLang + NGRAM, 12 tokens", "NGRAM"),
     **WIDER_NGRAM,
-    **{f"eagle3-{steps}": _eagle3(steps) for steps in HEAD_STEPS},
+    # Chains, because the simulated head cannot say which branches of a tree come true.
+    **chains_alone("EAGLE3", "EAGLE-3"),
     "suffix": System("SGLang + agentspec", "AGENTSPEC"),
     **{
         f"suffix-{tokens}": System(f"SGLang + agentspec, at most {tokens} tokens", "AGENTSPEC", width(tokens))

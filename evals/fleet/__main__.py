@@ -19,26 +19,22 @@ from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.files import work_folder, write_json
 from agentspec.evals.fleet.faults import Fleet, fault_rows, missed, policy_row, sharing_row
-from agentspec.evals.fleet.fleet import POLICIES, STORES, has_router, replica, started
+from agentspec.evals.fleet.fleet import POLICIES, STORES, has_router, plain_server, replicas, started
 from agentspec.evals.fleet.work import Asker
 from agentspec.evals.micro.store.redis_server import redis_version
-from agentspec.evals.options import Options, check_names, run_program
+from agentspec.evals.options import Program, check_names
 from agentspec.evals.run.calls import Asking
 from agentspec.evals.sql_databases import databases_in
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.prompts import chat_encoder
-from agentspec.integrations.servers.server import Server
 from agentspec.progress import say
 
 _PACKAGES = ("agentspec", "sglang", "smg", "torch", "redis")
 
 
-def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
-        prog="python -m agentspec.evals.fleet",
-        description="Measures replicas behind a router that share one store, with faults.",
-    )
-    options = Options(found)
+def main(words: Sequence[str] | None = None) -> int:
+    exit_on_sigterm()
+    options = Program("fleet", "Measures replicas behind a router that share one store, with faults.")
     options.names("--store", tuple(STORES), f"stores, out of {','.join(STORES)}; each gets new replicas")
     options.names("--policies", POLICIES, "policies of the router, measured with the first store")
     options.number("--replicas", 2, "number of replicas, at least 2")
@@ -52,12 +48,7 @@ def parser() -> argparse.ArgumentParser:
     options.number("--seed", 0, "seed of the questions")
     options.file("--json", "write the figures to FILE, store by store")
     options.folder("--logs", "keep the logs in FOLDER")
-    return found
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    exit_on_sigterm()
-    return run_program(parser(), run, words)
+    return options.run(run, words)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -84,20 +75,15 @@ def run(args: argparse.Namespace) -> int:
     with work_folder(args.logs) as (folder, logs):
         asking = Asking(databases=databases_in(folder), encode=chat_encoder(MODEL_FOLDER), is_replay=False)
         asker = Asker.of_agents(asking, args.questions, args.of_a_kind, args.seed)
-        plain = Server(MODEL_FOLDER, "none", log=logs / "plain.log", start_seconds=1200.0)
-        with started([plain]):
+        with plain_server(logs) as plain:
             result["plain"] = asker.learn_answers(plain, args.clients).figures()
         say(f"one plain server: {result['plain']['calls']} calls")
-        if result["plain"]["lost"]:
-            raise ConfigError(f"the plain server lost calls, so nothing can be compared: {result['plain']['errors']}")
         for kind in args.store:
-            with STORES[kind](folder / kind) as store:
-                servers = [
-                    replica(number, MODEL_FOLDER, store, logs, args.budget_mb) for number in range(args.replicas)
-                ]
-                with started(servers):
-                    fleet = Fleet(store, servers, asker, args.clients)
-                    _measure(fleet, kind, args, result, logs)
+            with (
+                STORES[kind](folder / kind) as store,
+                started(replicas(args.replicas, store, logs, args.budget_mb)) as servers,
+            ):
+                _measure(Fleet(store, servers, asker, args.clients), kind, args, result, logs)
     bars = result["missed"] = missed(result)
     write_json(args.json, result)
     for line in bars:
@@ -120,9 +106,8 @@ def _measure(fleet: Fleet, kind: str, args: argparse.Namespace, result: dict[str
         keep("sharing", sharing_row(fleet, repeat))
     own = [row["accept_length_after_learning"] for row in result["sharing"]]
     if args.faults != ("none",):
-        for row in fault_rows(
-            fleet, kind, logs / f"router-{kind}.log", sum(own) / len(own) if own else 0.0, args.faults
-        ):
+        usual = sum(own) / len(own) if own else 0.0
+        for row in fault_rows(fleet, kind, logs / f"router-{kind}.log", usual, args.faults):
             keep("faults", row)
 
 

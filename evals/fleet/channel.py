@@ -22,7 +22,7 @@ from agentspec.errors import ServerError
 from agentspec.evals.clients.client import Reply
 from agentspec.evals.files import work_folder, write_json
 from agentspec.evals.fleet.work import FleetSender
-from agentspec.evals.options import Options, run_program
+from agentspec.evals.options import Program
 from agentspec.evals.sql_databases import link_prompts
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.prompts import served_tokenizer
@@ -34,16 +34,14 @@ _LATENCY_TELLS = 0.75
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m agentspec.evals.fleet.channel",
-        description="Measures whether a tenant can tell from latency what another tenant's outputs held.",
+    options = Program(
+        "fleet.channel", "Measures whether a tenant can tell from latency what another tenant's outputs held."
     )
-    options = Options(parser)
     options.number("--questions", 40, "number of questions, of which tenant A asks one half")
     options.number("--seed", 0, "seed of the questions and their order")
     options.file("--json", "write the figures to FILE")
     options.folder("--logs", "keep the servers' logs in FOLDER")
-    return run_program(parser, _run, words)
+    return options.run(_run, words)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -127,7 +127,7 @@ def fault_rows(
                 fault.lose()
                 if fault.bring_back is None:
                     # Whoever takes over may do so while the replica learns.
-                    taking_over = pool.submit(_settle_after, fleet, time.monotonic() + _NOTICED_SECONDS)
+                    taking_over = pool.submit(_settle_later, fleet)
                     taught = fleet.teach(name)
                     back = _NOTICED_SECONDS + taking_over.result()
                     settle(fleet.replicas)
@@ -154,23 +154,21 @@ def fault_rows(
             }
 
 
-def _settle_after(fleet: Fleet, moment: float) -> float:
-    time.sleep(max(moment - time.monotonic(), 0.0))
+def _settle_later(fleet: Fleet) -> float:
+    time.sleep(_NOTICED_SECONDS)
     return settle(fleet.replicas)
 
 
 def missed(result: dict[str, Any]) -> list[str]:
     """The bars that a result misses, in words."""
     found = []
-    for row in result["policies"]:
+    for row in (*result["policies"], *result["sharing"]):
         if row["lost"] or row["changed"]:
-            found.append(f"{row['policy']}: {row['lost']} calls lost, {row['changed']} answers changed; none may be")
+            what = row.get("policy", "sharing")
+            found.append(f"{what}: {row['lost']} calls lost, {row['changed']} answers changed; none may be")
     ratios = [row["ratio"] for row in result["sharing"]]
     if ratios and sum(ratios) / len(ratios) < LEAST_RATIO:
         found.append(f"sharing: ratios {ratios}, at least {LEAST_RATIO} in the mean is needed")
-    for row in result["sharing"]:
-        if row["lost"] or row["changed"]:
-            found.append(f"sharing: {row['lost']} calls lost, {row['changed']} answers changed; none may be")
     for row in result["faults"]:
         lost = row["lost_at_replicas"] + (0 if row["loses_calls"] else row["traffic"]["lost"])
         late = row["back_seconds"] > BACK_SECONDS or (row["ratio"] is not None and row["ratio"] < LEAST_RATIO)

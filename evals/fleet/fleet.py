@@ -14,10 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.micro.store.redis_server import RedisServer
+from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import RunningServer, Server, free_port
 
 POLICIES = ("cache_aware", "round_robin", "power_of_two")
@@ -94,17 +95,15 @@ class Router(RunningServer):
         self.kill()
 
 
-class Store:
-    """A store of a fleet.
+class Store(NamedTuple):
+    """A store of a fleet."""
 
-    Args:
-        url: For AGENTSPEC_STORE.
-        lose: Makes the server that holds the data crash.
-        bring_back: Starts that server again; None if others take over.
-    """
-
-    def __init__(self, url: str, lose: Callable[[], object], bring_back: Callable[[], object] | None) -> None:
-        self.url, self.lose, self.bring_back = url, lose, bring_back
+    url: str
+    """For AGENTSPEC_STORE."""
+    lose: Callable[[], object]
+    """Makes the server that holds the data crash."""
+    bring_back: Callable[[], object] | None
+    """Starts that server again; None if others take over."""
 
 
 @contextmanager
@@ -165,23 +164,27 @@ def _wait_for(is_there: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def replica(
-    number: int, model: Path, store: Store, logs: Path, budget_mb: int, variables: Mapping[str, str] | None = None
-) -> Server:
-    """A server of the fleet, not started yet."""
-    return Server(
-        model,
-        "AGENTSPEC",
-        log=logs / f"replica-{number}.log",
-        arguments=_SERVER_ARGUMENTS,
-        environment={
-            "AGENTSPEC_STORE": store.url,
-            "AGENTSPEC_STORE_MODEL": "fleet",
-            "AGENTSPEC_BUDGET_MB": str(budget_mb),
-            **(variables or {}),
-        },
-        start_seconds=_START_SECONDS,
-    )
+def plain_server(logs: Path) -> Server:
+    """The server whose answers are the right ones, not started yet."""
+    return Server(MODEL_FOLDER, "none", log=logs / "plain.log", start_seconds=_START_SECONDS)
+
+
+def replicas(
+    number: int, store: Store, logs: Path, budget_mb: int, variables: Mapping[str, str] | None = None
+) -> list[Server]:
+    """The servers of a fleet, not started yet."""
+    shared = {"AGENTSPEC_STORE": store.url, "AGENTSPEC_STORE_MODEL": "fleet", "AGENTSPEC_BUDGET_MB": str(budget_mb)}
+    return [
+        Server(
+            MODEL_FOLDER,
+            "AGENTSPEC",
+            log=logs / f"replica-{each}.log",
+            arguments=_SERVER_ARGUMENTS,
+            environment={**shared, **(variables or {})},
+            start_seconds=_START_SECONDS,
+        )
+        for each in range(number)
+    ]
 
 
 @contextmanager

@@ -29,10 +29,10 @@ from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.clients.client import Client
 from agentspec.evals.files import work_folder, write_json
-from agentspec.evals.fleet.fleet import Store, one_redis, replica, settle, started, store_health
+from agentspec.evals.fleet.fleet import Store, one_redis, plain_server, replicas, settle, started, store_health
 from agentspec.evals.fleet.work import TENANTS, Asker, Tally
 from agentspec.evals.micro.store.redis_server import redis_version
-from agentspec.evals.options import Options, run_program
+from agentspec.evals.options import Program
 from agentspec.evals.run.calls import Asking
 from agentspec.evals.sql_databases import link_prompts
 from agentspec.evals.text_to_sql import MODEL_FOLDER
@@ -168,12 +168,11 @@ def missed(found: dict[str, Any]) -> list[str]:
     return [f"soak: {bar}" for bar in bars]
 
 
-def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
-        prog="python -m agentspec.evals.fleet.soak",
-        description="Puts replicas that share a Redis under bursts, and measures wrong answers, hangs and memory.",
+def main(words: Sequence[str] | None = None) -> int:
+    exit_on_sigterm()
+    options = Program(
+        "fleet.soak", "Puts replicas that share a Redis under bursts, and measures wrong answers, hangs and memory."
     )
-    options = Options(found)
     options.number("--minutes", 0.0, "minutes that it lasts at least")
     options.number("--requests", 10_000, "number of answered requests at least")
     options.number("--replicas", 1, "number of replicas")
@@ -183,12 +182,7 @@ def parser() -> argparse.ArgumentParser:
     options.number("--seed", 0, "seed of prompts and bursts")
     options.file("--json", "write the figures to FILE")
     options.folder("--logs", "keep the servers' logs in FOLDER")
-    return found
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    exit_on_sigterm()
-    return run_program(parser(), run, words)
+    return options.run(run, words)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -206,18 +200,14 @@ def run(args: argparse.Namespace) -> int:
     encode = served_tokenizer(MODEL_FOLDER).encode
     asker = short_asker([encode(text).tolist() for text in link_prompts(args.prompts, args.seed)], args.tokens)
     with work_folder(args.logs) as (folder, logs):
-        plain = Server(MODEL_FOLDER, "none", log=logs / "plain.log", start_seconds=1200.0)
-        with started([plain]):
-            expected = asker.learn_answers(plain, args.prompts)
-        if expected.lost:
-            raise ConfigError(f"the plain server lost calls, so nothing can be compared: {expected.errors[:3]}")
-        with one_redis(folder / "redis") as store:
-            servers = [
-                replica(number, MODEL_FOLDER, store, logs, args.budget_mb, _SMALL) for number in range(args.replicas)
-            ]
-            with started(servers):
-                urls = [server.url for server in servers]
-                found = soak(asker, servers, store, urls, 60.0 * args.minutes, args.requests, args.seed)
+        with plain_server(logs) as plain:
+            asker.learn_answers(plain, args.prompts)
+        with (
+            one_redis(folder / "redis") as store,
+            started(replicas(args.replicas, store, logs, args.budget_mb, _SMALL)) as servers,
+        ):
+            urls = [server.url for server in servers]
+            found = soak(asker, servers, store, urls, 60.0 * args.minutes, args.requests, args.seed)
     for name, value in found.items():
         print(f"{name:<22}{value}", flush=True)
     about = {**describe(("agentspec", "sglang", "torch", "redis")), "redis_server": redis_version()}

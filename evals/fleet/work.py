@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count, cycle, islice
 from typing import Any
 
+from agentspec.errors import ConfigError
 from agentspec.evals.clients.client import PreparedSender, Reply
 from agentspec.evals.run.calls import Asking, Done, closed_loop
 from agentspec.evals.workloads.task import Unit
@@ -22,6 +23,7 @@ TENANTS = 4
 HANG_SECONDS = 120.0
 # A client whose call failed waits for this long.
 _RETRY_SECONDS = 0.5
+_COUNTED = ("calls", "lost", "changed", "hung", "tokens", "steps")
 
 
 @dataclass(kw_only=True)
@@ -58,17 +60,16 @@ class Tally:
             self.steps += reply.steps
 
     def add(self, other: Tally) -> None:
-        for name in ("calls", "lost", "changed", "hung", "tokens", "steps"):
+        for name in _COUNTED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.seconds += other.seconds
         self.errors += other.errors
 
     def figures(self) -> dict[str, Any]:
-        slowest = max(self.seconds, default=0.0)
         return {
-            **{name: getattr(self, name) for name in ("calls", "lost", "changed", "hung", "tokens", "steps")},
+            **{name: getattr(self, name) for name in _COUNTED},
             "accept_length": round(self.accept_length, 3),
-            "slowest_call_seconds": round(slowest, 3),
+            "slowest_call_seconds": round(max(self.seconds, default=0.0), 3),
             "errors": sorted(set(self.errors))[:5],
         }
 
@@ -119,8 +120,11 @@ class Asker:
         return Asker(asking, questions, alike[:of_a_kind], alike[of_a_kind:])
 
     def learn_answers(self, plain: RunningServer, clients: int) -> Tally:
-        """Asks one plain server everything."""
-        return self.ask(plain.url, [*self.questions, *self.taught, *self.asked], clients)
+        """Asks one plain server everything; raises ConfigError if it loses a call, because nothing can be compared then."""
+        told = self.ask(plain.url, [*self.questions, *self.taught, *self.asked], clients)
+        if told.lost:
+            raise ConfigError(f"the plain server lost calls, so nothing can be compared: {told.figures()['errors']}")
+        return told
 
     def ask(self, url: str, questions: Sequence[Unit], clients: int, tenant: str = "") -> Tally:
         """Asks questions at a URL. The first complete answers to a question are the expected ones from then on."""

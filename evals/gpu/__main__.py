@@ -19,7 +19,7 @@ from agentspec.evals.gpu.run import Run
 from agentspec.evals.gpu.servers import HEAD_STEPS
 from agentspec.evals.gpu.steps import profile, sample, trace
 from agentspec.evals.gpu.table import table
-from agentspec.evals.gpu.trips import LENT_SECONDS, START_SECONDS, TRIPS, Command, next_trip, trip
+from agentspec.evals.gpu.trips import LENT_SECONDS, START_SECONDS, TRIPS, next_trip, trip
 from agentspec.evals.options import Options
 from agentspec.integrations.emulated_device.models.simulated_head import acceptance_for
 from agentspec.progress import say
@@ -45,7 +45,6 @@ def parser() -> argparse.ArgumentParser:
     options.folder("--out", "folder for records and logs (default gpu-run)", Path("gpu-run"))
     options.number("--elapsed", 0.0, "seconds of the command that have passed already, for unpacking")
     options.number("--within", LENT_SECONDS, "seconds after which the command must have ended, if that is sooner")
-    options.flag("--eager-prefill", "capture no prefills, in case that fails")
     options.flag("--plan", "print all trips with estimated seconds, and exit")
     options.flag("--next", "print the next trip with its commands, and exit")
     options.folder("--results", "folder of committed results (default evals/results/gpu)", Path("evals/results/gpu"))
@@ -83,10 +82,8 @@ def _print_plan(results: Path | None) -> None:
     for one in chosen:
         print(f"Trip {one.number}: {one.asks} {one.kind}; about {one.seconds:.0f} of {LENT_SECONDS:.0f} s")
         print(f"    {START_SECONDS:4.0f} s  ask for the host, start, transfer")
-        print(
-            f"  bash evals/gpu/device.sh {one.number}   (ends by itself within {one.command.limit + _TO_FINISH:.0f} s)"
-        )
-        for phase in one.command.phases:
+        print(f"  bash evals/gpu/device.sh {one.number}   (ends by itself within {one.limit + _TO_FINISH:.0f} s)")
+        for phase in one.phases:
             print(f"    {phase.seconds:4.0f} s  {phase.name}: {phase.does}")
 
 
@@ -109,8 +106,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.trip is None:
         raise ConfigError("--trip N is needed, or --plan or --next; see --help")
     one = trip(args.trip)
-    command = one.command
-    latest = min(command.limit, args.within - _TO_FINISH)
+    latest = min(one.limit, args.within - _TO_FINISH)
     data, out = args.data.resolve(), args.out.resolve()
     (out / "logs").mkdir(parents=True, exist_ok=True)
     if args.dry_run:
@@ -136,25 +132,22 @@ def _run(args: argparse.Namespace) -> int:
         head_accept_length=args.head_accept_length,
         deadline=began + latest,
         on_cpu=args.dry_run,
-        eager_prefill=args.eager_prefill,
     )
     # A CPU takes longer than the deadlines of a GPU allow.
     factor = 10.0 if args.dry_run else 1.0
-    limits = {phase.name: began + factor * min(phase.limit, latest) for phase in command.phases}
-    status = _do(run, command, limits, args.elapsed)
+    limits = {phase.name: began + factor * min(phase.limit, latest) for phase in one.phases}
+    status = _do(run, limits, args.elapsed)
     shown = table(run.results.records, run.results.phases)
     (out / "table.txt").write_text(shown + "\n", encoding="utf-8")
     print(shown)
     return status
 
 
-def _do(run: Run, command: Command, limits: dict[str, float], unpacked: float) -> int:
+def _do(run: Run, limits: dict[str, float], unpacked: float) -> int:
     """Does the phases in their order. One that fails ends early, and the others go on: each has its own servers."""
-    phases = [phase.name for phase in command.phases]
-    with _phase(run, "unpack", limits):
-        pass
-    run.results.phases[-1]["seconds"] = round(unpacked, 1)
-    for number, systems in enumerate(_side_by_side(run, command.systems)):
+    phases = [phase.name for phase in run.trip.phases]
+    run.results.phases.append({"name": "unpack", "complete": True, "seconds": round(unpacked, 1)})
+    for number, systems in enumerate(_side_by_side(run, run.trip.systems)):
         is_checked = "smoke" in phases and not number
         # The small servers, which are needed first, are the first to get the GPU.
         with run.starting(replay_servers(run, systems), after=_HEAD_START if is_checked else 0.0) as wait:

@@ -59,6 +59,10 @@ def prompts(number: int, seed: int) -> list[str]:
     return [text for pair in zip(asked, spoken, strict=True) for text in pair][:number]
 
 
+class CheckFailedError(AgentspecError):
+    """What was checked is wrong; the records say what."""
+
+
 def check_right(run: Run, limits: Mapping[str, float]) -> None:
     """The phases smoke, which has begun, parity and sampling, on the same servers. The caller notes the last one's end.
 
@@ -81,22 +85,14 @@ def check_right(run: Run, limits: Mapping[str, float]) -> None:
             results.add({"part": "smoke", "check": "start", "system": system, **said})
         servers = {system: server for system, server in started.items() if isinstance(server, Server)}
         smoke = [r for r in results.records if r["part"] == "smoke"]
-        _demand(all(r.get("met", True) and "error" not in r for r in smoke), "something does not run")
+        if any("error" in r or not r.get("met", True) for r in smoke):
+            raise CheckFailedError("something does not run; see the records and the logs")
         results.end()
         results.begin("parity")
         _check(run.until(limits["parity"]), servers, _compare_greedy)
         results.end()
         results.begin("sampling")
         _check(run.until(limits["sampling"]), servers, _compare_sampled)
-
-
-class CheckFailedError(AgentspecError):
-    """What was checked is wrong; the records say what."""
-
-
-def _demand(met: bool, otherwise: str) -> None:
-    if not met:
-        raise CheckFailedError(f"{otherwise}; see the records and the logs")
 
 
 def _smoke(run: Run) -> None:
@@ -114,7 +110,6 @@ def _smoke(run: Run) -> None:
 
 
 def _check(run: Run, servers: Mapping[str, Server], compare: Callable[..., list[Record]]) -> None:
-    failed = False
     try:
         records = compare(run, servers)
     except OSError as error:
@@ -122,9 +117,9 @@ def _check(run: Run, servers: Mapping[str, Server], compare: Callable[..., list[
         raise CheckFailedError(f"a server failed: {error}\n{tails}"[-6000:]) from error
     for record in records:
         run.results.add(record)
-        failed |= not record["met"]
         say(f"  {record['part']} {record['system']}: {'met' if record['met'] else 'MISSED'}")
-    _demand(not failed, f"{records[0]['part']} was missed")
+    if not all(record["met"] for record in records):
+        raise CheckFailedError(f"{records[0]['part']} was missed; see the records and the logs")
 
 
 def _compare_greedy(run: Run, servers: Mapping[str, Server]) -> list[Record]:
@@ -134,13 +129,15 @@ def _compare_greedy(run: Run, servers: Mapping[str, Server]) -> list[Record]:
     records = []
     for system, server in servers.items():
         run.check_time()
-        facts = {"part": "parity", "dtype": "float32", "system": system, "backend": run.backend}
         answers = [*_greedy(server, asked, 1), *_greedy(server, asked, 16)]
         differing = [pair for pair in zip(answers, [*expected, *expected], strict=True) if pair[0] != pair[1]]
         drafted = _drafted(server, system)
         records.append(
             {
-                **facts,
+                "part": "parity",
+                "dtype": "float32",
+                "system": system,
+                "backend": run.backend,
                 "answers": len(answers),
                 "tokens": sum(map(len, answers)),
                 "differing": len(differing),
@@ -173,16 +170,12 @@ def _compare_sampled(run: Run, servers: Mapping[str, Server]) -> list[Record]:
                 "temperature": TEMPERATURE,
                 "draws": number * len(asked),
                 "p_values": values,
-                "met": _is_met(values),
+                # The least p-value is no smaller than chance explains.
+                "met": bool(values) and min(values) > SIGNIFICANCE / len(values),
                 **_drafted(server, system),
             }
         )
     return records
-
-
-def _is_met(values: Sequence[float]) -> bool:
-    """Whether the least p-value is no smaller than chance explains."""
-    return bool(values) and min(values) > SIGNIFICANCE / len(values)
 
 
 def _servers(run: Run) -> list[Server]:
@@ -201,18 +194,14 @@ def _servers(run: Run) -> list[Server]:
             environment={
                 **system.variables,
                 "TRITON_F32_DEFAULT": "ieee",
-                **_caches(run),
+                # Kernels compiled for exact float32 are kept apart: Triton does not tell them from others.
+                "TRITON_CACHE_DIR": str(run.data.parent / "triton-ieee"),
                 **plugin_variables(run.logs),
             },
             start_seconds=START_SECONDS[run.backend],
         )
         for label, system in _CHECKED.items()
     ]
-
-
-def _caches(run: Run) -> dict[str, str]:
-    """Kernels compiled for exact float32 are kept apart: Triton does not tell them from others."""
-    return {"TRITON_CACHE_DIR": str(run.data.parent / "triton-ieee")}
 
 
 def _greedy(server: Server, texts: Sequence[str], clients: int) -> list[list[int]]:

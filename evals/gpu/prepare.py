@@ -62,19 +62,10 @@ def prepare(traces: Path, configs: Path, out: Path, *, source: Path, replica: Pa
     # SGLang's archive is kept as long as its site is.
     sglang = carried / "sglang.tar.xz"
     if not sglang.is_file() or sglang.stat().st_mtime < site.with_name("site.made").stat().st_mtime:
-        _pack(
-            out,
-            ["site", "jit"],
-            sglang,
-            "--exclude=site/agentspec",
-            "--exclude=site/sglang_agentspec*",
-            "--exclude=site/bin",
-        )
-    _pack(
-        out,
-        ["data", "site/bin", *(f"site/{path.name}" for path in site.glob("*agentspec*"))],
-        carried / "agentspec.tar.xz",
-    )
+        ours = [f"--exclude=site/{name}" for name in ("agentspec", "sglang_agentspec*", "bin")]
+        _pack(out, ["site", "jit"], sglang, *ours)
+    built = [f"site/{path.name}" for path in site.glob("*agentspec*")]
+    _pack(out, ["data", "site/bin", *built], carried / "agentspec.tar.xz")
     total = sum(path.stat().st_size for path in carried.iterdir())
     say(f"{carried}: {total / (1 << 20):.1f} MiB")
     if total > CARRIED_BYTES:

@@ -23,21 +23,10 @@ class Results:
     """
 
     def __init__(self, path: Path, facts: Record) -> None:
-        self._path = path
-        self._content: Record = {**facts, "phases": [], "records": [], **context()}
-        if path.is_file():
-            old = json.loads(path.read_text(encoding="utf-8"))
-            self._content |= {"phases": old["phases"], "records": old["records"]}
-
-    @property
-    def records(self) -> list[Record]:
-        found: list[Record] = self._content["records"]
-        return found
-
-    @property
-    def phases(self) -> list[Record]:
-        found: list[Record] = self._content["phases"]
-        return found
+        self._path, self._facts, self._context = path, facts, context()
+        old = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        self.phases: list[Record] = old.get("phases", [])
+        self.records: list[Record] = old.get("records", [])
 
     def add(self, record: Record) -> None:
         """Keeps a record at once."""
@@ -59,8 +48,9 @@ class Results:
         self._save()
 
     def _save(self) -> None:
+        content = {**self._facts, "phases": self.phases, "records": self.records, **self._context}
         part = self._path.with_suffix(".part")
-        part.write_text(json.dumps(self._content, indent=1) + "\n", encoding="utf-8")
+        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         part.replace(self._path)
 
 

@@ -60,13 +60,18 @@ class Servers:
             ServerError: No server is alive.
         """
         try:
-            self._replay(run)
+            self._measure(run)
         finally:
+            # A server that is gone must not hide the error that ended the measurements.
             for system, server in self.alive.items():
                 if SYSTEMS[system].is_ours:
-                    run.results.add({"part": "state", "system": system, **_told(server)})
+                    try:
+                        told: Record = {"state": _state(server)}
+                    except (ServerError, OSError) as error:
+                        told = {"error": str(error)}
+                    run.results.add({"part": "state", "system": system, **told})
 
-    def _replay(self, run: Run) -> None:
+    def _measure(self, run: Run) -> None:
         # Every cell is measured once before one is repeated: the deadline may come first.
         cells = sorted((cell for cell in self.cells if cell.clients in run.clients), key=lambda cell: cell.repetition)
         for turn, cell in enumerate(cells):
@@ -111,8 +116,6 @@ def replay_servers(run: Run, systems: Sequence[str]) -> list[Server]:
 def _replay_server(run: Run, name: str) -> Server:
     system = SYSTEMS[name]
     words = arguments(system, run.size, run.data, backend=run.backend, max_running=max(run.clients))
-    if run.eager_prefill:
-        words.append("--disable-prefill-cuda-graph")
     if not run.on_cpu:
         # An idle scheduler would poll, and slow down another one on the same physical core. SGLang 0.5.23 has no such option
         # any more.
@@ -191,14 +194,6 @@ def _state(server: RunningServer) -> dict[str, Any]:
     if state is None:
         raise ServerError(f"agentspec must be active in the server at {server.url}, but is not; see its log")
     return state
-
-
-def _told(server: RunningServer) -> Record:
-    """The state, or why there is none: a server that is gone must not hide the error that ended the measurements."""
-    try:
-        return {"state": _state(server)}
-    except (ServerError, OSError) as error:
-        return {"error": str(error)}
 
 
 def _between(before: dict[str, Any], after: dict[str, Any], seconds: float) -> Record:

@@ -33,8 +33,7 @@ _HYBRID = System(
     {**_OUR_WIDTHS, **OWN_ESTIMATES},
 )
 SYSTEMS = {
-    "none": SHIPPED["none"],
-    "ngram": SHIPPED["ngram"],
+    **{name: SHIPPED[name] for name in ("none", "ngram")},
     "suffix": _SUFFIX,
     "eagle3": System("SGLang + EAGLE-3", "EAGLE3", (*_CHAINS, *width(HEAD_STEPS + 1))),
     "hybrid": _HYBRID,

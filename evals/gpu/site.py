@@ -59,14 +59,8 @@ def make_site(site: Path, source: Path, replica: Path) -> None:
     wheels = site.with_name("wheels")
     if not site.is_dir():
         say("downloading SGLang and its packages")
-        host = (
-            "--python-version",
-            "3.12",
-            "--implementation",
-            "cp",
-            *(word for tag in _TAGS for word in ("--platform", tag)),
-        )
-        _download(replica, wheels, *host, *_PACKAGES)
+        host = [word for tag in _TAGS for word in ("--platform", tag)]
+        _download(replica, wheels, "--python-version", "3.12", "--implementation", "cp", *host, *_PACKAGES)
         part = site.with_name("site.part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
@@ -130,12 +124,8 @@ def compile_kernels(site: Path, jit: Path, replica: Path) -> None:
 
 def replica_environment(site: Path, jit: Path, replica: Path) -> dict[str, str]:
     """Variables with which the replica's Python takes this machine for the host: it sees a GPU, on which nothing runs."""
-    found = subprocess.run(
-        [str(replica), "-c", "import nvidia, pathlib; print(pathlib.Path(list(nvidia.__path__)[0]) / 'cu13')"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    place = "import nvidia, pathlib; print(pathlib.Path(list(nvidia.__path__)[0]) / 'cu13')"
+    found = subprocess.run([str(replica), "-c", place], capture_output=True, text=True, check=True)
     cuda = Path(found.stdout.strip())
     for link, target in ((cuda / "lib" / "libcudart.so", "libcudart.so.13"), (cuda / "lib64", "lib")):
         if not link.exists():

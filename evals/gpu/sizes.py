@@ -8,13 +8,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.evals.emulated.hollow_models import write_folders
+from agentspec.evals.emulated.hollow_models import eagle3_config, write_folders
 from agentspec.evals.systems import EAGLE3_FOLDER
 from agentspec.evals.text_to_sql import MODEL_FOLDER
-from agentspec.integrations.emulated_device.models.step_times import DRAFT_VOCABULARY
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +77,4 @@ def write_model(size: Size, configs: Path, tokenizer: Path, data: Path) -> None:
     if not source.is_file():
         raise ConfigError(f"--configs must be a folder with {size.config}, got {configs}; check the path")
     config = json.loads(source.read_text(encoding="utf-8"))
-    write_folders(model_folder(size, data), config, head_folder(size, data), head_config(config), tokenizer)
-
-
-def head_config(target: dict[str, Any]) -> dict[str, Any]:
-    """An EAGLE-3 head of the usual kind for a target: one layer of its width, with a vocabulary of its own."""
-    kept = (
-        *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps"),
-        *("vocab_size", "max_position_embeddings", "bos_token_id", "hidden_act"),
-    )
-    eos = target["eos_token_id"]
-    return {
-        "architectures": ["LlamaForCausalLMEagle3"],
-        "model_type": "llama",
-        **{name: target[name] for name in kept},
-        "eos_token_id": eos[0] if isinstance(eos, list) else eos,
-        "num_hidden_layers": 1,
-        "draft_vocab_size": min(DRAFT_VOCABULARY, target["vocab_size"]),
-        "tie_word_embeddings": False,
-        "torch_dtype": target["torch_dtype"],
-    }
+    write_folders(model_folder(size, data), config, head_folder(size, data), eagle3_config(config), tokenizer)

@@ -17,44 +17,27 @@ START_SECONDS = 60.0
 """From asking for a host until the first command runs there: start and transfer. It was 40 both times so far."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Phase:
     """What a command does between two deadlines."""
 
     name: str
-    does: str
     seconds: float
     """Estimate on an H100."""
     limit: float
     """When it must have ended, in seconds since the command began."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """One command on the host."""
-
-    phases: tuple[Phase, ...]
-    systems: tuple[str, ...] = ()
-    """What is replayed; the servers start when the command begins, as many side by side as fit."""
-
-    @property
-    def seconds(self) -> float:
-        """Estimate."""
-        return sum(phase.seconds for phase in self.phases)
-
-    @property
-    def limit(self) -> float:
-        """When it must have ended, in seconds since it began."""
-        return max(phase.limit for phase in self.phases)
+    does: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trip:
-    """What fits one loan."""
+    """What fits one loan: one command on the host."""
 
     number: int
     asks: str
-    command: Command
+    systems: tuple[str, ...]
+    """What is replayed; the servers start when the command begins, as many side by side as fit."""
+    phases: tuple[Phase, ...]
     size: str = "llama-8b"
     backend: str = "triton"
     clients: tuple[int, ...] = (1, 16)
@@ -63,16 +46,12 @@ class Trip:
     @property
     def seconds(self) -> float:
         """Estimate of all that counts as lent, the start included."""
-        return START_SECONDS + self.command.seconds
+        return START_SECONDS + sum(phase.seconds for phase in self.phases)
 
-
-def _command(systems: tuple[str, ...], *phases: tuple[str, float, float, str]) -> Command:
-    """A command of phases, each with its name, estimate, limit and what it does."""
-    unpack = ("unpack", 20.0, 40.0, "unpack SGLang, agentspec and the data; compile byte code")
-    told = (
-        Phase(name=name, does=does, seconds=seconds, limit=limit) for name, seconds, limit, does in (unpack, *phases)
-    )
-    return Command(phases=tuple(told), systems=systems)
+    @property
+    def limit(self) -> float:
+        """When the command must have ended, in seconds since it began."""
+        return max(phase.limit for phase in self.phases)
 
 
 _ALL = ("none", "suffix", "hybrid", "eagle3", "ngram")
@@ -84,44 +63,49 @@ _PARITY = "greedy answers of the small model in float32, suffix and hybrid besid
 _SAMPLE = "sample what the scheduler of each system does"
 _TRACE = "record 50 steps of each system with torch's profiler, with one client"
 
+_UNPACK = Phase("unpack", 20.0, 40.0, "unpack SGLang, agentspec and the data; compile byte code")
 TRIPS = (
     Trip(
         number=1,
         asks="Does it run, is it right, and does it pay?",
-        command=_command(
-            _ALL,
-            ("smoke", 90, 140, _SMOKE),
-            ("parity", 20, 165, _PARITY),
-            ("sampling", 10, 180, "answers at temperature 0.7 beside plain's, by a chi-square test"),
-            ("replay", 190, 350, "SQL agents and coding agents' sessions on 8B servers, in turns"),
-            ("sample", 30, 385, _SAMPLE),
-            ("trace", 40, 425, _TRACE),
+        systems=_ALL,
+        phases=(
+            _UNPACK,
+            Phase("smoke", 90, 140, _SMOKE),
+            Phase("parity", 20, 165, _PARITY),
+            Phase("sampling", 10, 180, "answers at temperature 0.7 beside plain's, by a chi-square test"),
+            Phase("replay", 190, 350, "SQL agents and coding agents' sessions on 8B servers, in turns"),
+            Phase("sample", 30, 385, _SAMPLE),
+            Phase("trace", 40, 425, _TRACE),
         ),
     ),
     Trip(
         number=2,
         asks="What does stream order save, and what does a step take?",
-        command=_command(
-            ("suffix", "suffix-wait", "hybrid", "hybrid-wait"),
-            ("replay", 200, 300, "both systems in stream order, and with steps that wait for results"),
-            ("profile", 220, 560, "time verify steps by rows, width and context"),
+        systems=("suffix", "suffix-wait", "hybrid", "hybrid-wait"),
+        phases=(
+            _UNPACK,
+            Phase("replay", 200, 300, "both systems in stream order, and with steps that wait for results"),
+            Phase("profile", 220, 560, "time verify steps by rows, width and context"),
         ),
         clients=(16,),
     ),
     Trip(
         number=3,
         asks="What changes with 64 clients?",
-        command=_command(
-            _ALL,
-            ("replay", 250, 450, "SQL agents with 64 clients"),
-            ("sample", 60, 500, _SAMPLE),
+        systems=_ALL,
+        phases=(
+            _UNPACK,
+            Phase("replay", 250, 450, "SQL agents with 64 clients"),
+            Phase("sample", 60, 500, _SAMPLE),
         ),
         clients=(64,),
     ),
     Trip(
         number=4,
         asks="What does a 32B model gain?",
-        command=_command(_ALL[:-1], ("replay", 480, 570, "one 32B server at a time")),
+        systems=_ALL[:-1],
+        phases=(_UNPACK, Phase("replay", 480, 570, "one 32B server at a time")),
         size="qwen-32b",
         kind="H200",
     ),
@@ -144,6 +128,6 @@ def next_trip(results: Path) -> Trip | None:
         if not path.is_file():
             return one
         done = {phase["name"] for phase in json.loads(path.read_text(encoding="utf-8"))["phases"] if phase["complete"]}
-        if not {phase.name for phase in one.command.phases} <= done:
+        if not {phase.name for phase in one.phases} <= done:
             return one
     return None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentspec.evals.page.row import Content, Files, Goal, Row, at_least, at_most, mean, short
+from agentspec.evals.page.row import CONTROLS, Content, Files, Goal, Reader, Row, at_least, at_most, mean, short
 
 Replay = Mapping[str, Any]
 
@@ -25,8 +25,7 @@ _ENGINE_CASES = {
 }
 
 
-def engine_rows(files: Files) -> list[Row]:
-    rows = []
+def engine_rows(files: Files) -> Iterator[Row]:
     largest_of = {
         name: max((row["size"] for row in content["rows"] if row["case"] == "memory"), key=_tokens)
         for name, content in files.items()
@@ -35,16 +34,9 @@ def engine_rows(files: Files) -> list[Row]:
         for case, title in _ENGINE_CASES.items():
             some = [row for row in files[name]["rows"] if (row["case"], row["size"]) == (case, largest)]
             if some:
-                rows.append(
-                    Row(
-                        name,
-                        f"{title}, {largest.upper()} tokens",
-                        "agentspec",
-                        f"{short(some[0]['ours'])} {some[0]['unit']}",
-                        ", ".join(f"{row['peer']} {short(row['theirs'])}" for row in some),
-                    )
-                )
-    return rows
+                figure = f"{short(some[0]['ours'])} {some[0]['unit']}"
+                peers = ", ".join(f"{row['peer']} {short(row['theirs'])}" for row in some)
+                yield Row(name, f"{title}, {largest.upper()} tokens", "agentspec", figure, peers)
 
 
 def _tokens(size: str) -> int:
@@ -55,14 +47,12 @@ def _accepted(row: Mapping[str, Any]) -> str:
     return f"{row['accepted_per_step']:.2f} ({row['drafted_per_step']:.1f})"
 
 
-def report_rows(files: Files) -> list[Row]:
-    rows: list[Row] = []
+def report_rows(files: Files) -> Iterator[Row]:
     for name, content in files.items():
         if "ranking" in content:
-            rows.append(_ranking(name, content["ranking"]))
+            yield _ranking(name, content["ranking"])
         if "halves" in content:
-            rows += _halves(name, content["halves"])
-    return rows
+            yield from _halves(name, content["halves"])
 
 
 def _ranking(name: str, found: Mapping[str, Any]) -> Row:
@@ -94,9 +84,8 @@ def _halves(name: str, found: Mapping[str, Any]) -> Iterator[Row]:
     yield Row(name, "90 % intervals of all sets", "report", goals=(Goal(goal, met),))
 
 
-def simulation_rows(files: Files) -> list[Row]:
+def simulation_rows(files: Files) -> Iterator[Row]:
     """Recorded traces at all rates: the least ratio of a rival's mean latency to that of the goodput controller."""
-    rows = []
     for name, content in files.items():
         at: dict[str, dict[str, float]] = {}
         for row in content["rows"]:
@@ -108,41 +97,35 @@ def simulation_rows(files: Files) -> list[Row]:
             ours = latencies["goodput"]
             for rival, title in _RIVALS.items():
                 ratios[title].append(latencies[rival] / ours)
-            ratios["best fixed length"].append(
-                min(value for rival, value in latencies.items() if rival.startswith("fixed:")) / ours
-            )
+            fixed = [value for rival, value in latencies.items() if rival.startswith("fixed:")]
+            ratios["best fixed length"].append(min(fixed) / ours)
         least = {title: min(some) for title, some in ratios.items()}
         worst = min(least, key=lambda title: least[title])
-        rows.append(
-            Row(
-                name,
-                f"{name.removesuffix('.json')}, {len(at)} request rates, simulated",
-                "goodput",
-                f"plain decoding's mean latency is {least['plain']:.2f} to {max(ratios['plain']):.2f} x goodput's",
-                ", ".join(f"{title} {ratio:.3f}" for title, ratio in least.items() if title != "plain"),
-                (Goal(f"{worst} {least[worst]:.3f}, goal of all rivals >= 1", round(least[worst], 3) >= 1.0),),
-            )
+        yield Row(
+            name,
+            f"{name.removesuffix('.json')}, {len(at)} request rates, simulated",
+            "goodput",
+            f"plain decoding's mean latency is {least['plain']:.2f} to {max(ratios['plain']):.2f} x goodput's",
+            ", ".join(f"{title} {ratio:.3f}" for title, ratio in least.items() if title != "plain"),
+            (Goal(f"{worst} {least[worst]:.3f}, goal of all rivals >= 1", round(least[worst], 3) >= 1.0),),
         )
-    return rows
 
 
-def store_rows(files: Files) -> list[Row]:
-    rows = []
+def store_rows(files: Files) -> Iterator[Row]:
     for name, content in files.items():
         if name == "large.json":
-            rows += [_large_store_row(name, row) for row in content["rows"]]
+            yield from (_large_store_row(name, row) for row in content["rows"])
             continue
         some = {row["case"]: row for row in content["rows"]}
         for title, cases in _STORE_CASES.items():
             found = [some[case] for case in cases if case in some]
             if found:
-                shown = [f"{short(row['value'])} {_STORE_UNITS.get(row['unit'], row['unit'])}" for row in found]
-                goal = Goal(
-                    f"{', '.join(shown)}; goal {', '.join(dict.fromkeys(row['target'] for row in found))}",
-                    all(row["met"] for row in found),
+                shown = ", ".join(
+                    f"{short(row['value'])} {_STORE_UNITS.get(row['unit'], row['unit'])}" for row in found
                 )
-                rows.append(Row(name, title, "store", ", ".join(shown), goals=(goal,)))
-    return rows
+                targets = ", ".join(dict.fromkeys(row["target"] for row in found))
+                goal = Goal(f"{shown}; goal {targets}", all(row["met"] for row in found))
+                yield Row(name, title, "store", shown, goals=(goal,))
 
 
 def _large_store_row(name: str, row: Mapping[str, Any]) -> Row:
@@ -171,14 +154,12 @@ _STORE_CASES = {
 _STORE_UNITS = {"ratio of accepted tokens a step": "x"}
 
 
-def curve_rows(files: Files) -> list[Row]:
+def curve_rows(files: Files) -> Iterator[Row]:
     """A row for each set, with each system at the best of its settings for each number of nodes; for each pass one for
     all agents and one for all controls."""
-    rows: list[Row] = []
     for name, content in files.items():
         for passed in dict.fromkeys(row["pass"] for row in content["rows"]):
-            rows += _curve_of_pass(name, passed, [row for row in content["rows"] if row["pass"] == passed])
-    return rows
+            yield from _curve_of_pass(name, passed, [row for row in content["rows"] if row["pass"] == passed])
 
 
 def _curve_of_pass(name: str, passed: str, replays: Sequence[Replay]) -> Iterator[Row]:
@@ -188,7 +169,7 @@ def _curve_of_pass(name: str, passed: str, replays: Sequence[Replay]) -> Iterato
         ours = [best(some, "agentspec", nodes) for nodes in _NODES]
         arctic = [best(some, "arctic", nodes, own["drafted_per_step"]) for nodes, own in zip(_NODES, ours, strict=True)]
         peers = {"NGRAM": [best(some, "ngram", nodes) for nodes in _NODES], "ArcticInference": arctic}
-        is_control = trace.startswith(_CONTROLS)
+        is_control = trace.startswith(CONTROLS)
         for peer, theirs in peers.items():
             ratios[is_control][peer].append(
                 [own["accepted_per_step"] / other["accepted_per_step"] for own, other in zip(ours, theirs, strict=True)]
@@ -216,7 +197,6 @@ def _curve_of_pass(name: str, passed: str, replays: Sequence[Replay]) -> Iterato
 
 
 _NODES = (16, 32, 64)
-_CONTROLS = ("chat_mt_bench", "math_gsm8k")
 _CURVE_GOALS = {"NGRAM": 1.12, "ArcticInference": 1.20}
 
 
@@ -234,54 +214,54 @@ def best(replays: Sequence[Replay], system: str, nodes: int, most_drafted: float
     )
 
 
-def fleet_rows(files: Files) -> list[Row]:
-    rows = []
+def fleet_rows(files: Files) -> Iterator[Row]:
     for name, content in files.items():
-        if "faults" not in content and "soak" in content:
-            rows += _soak_rows(name, content["soak"])
-            continue
-        if "faults" not in content:
+        if "faults" in content:
+            yield from _fault_rows(name, content)
+        elif "soak" in content:
+            yield from _soak_rows(name, content["soak"])
+        else:
             found = {row["setting"]: row["by_latency"] for row in content["rows"]}
             figure = ", ".join(f"{setting} {value}" for setting, value in found.items())
             goal = at_most("chance with extra_key", found["extra_key"], 0.75)
             what = "what latency tells one tenant of another, 0.5 is nothing"
-            rows.append(Row(name, what, "fleet", figure, goals=(goal,)))
-            continue
-        stores = ", ".join(dict.fromkeys(row["store"] for row in content["faults"]))
-        changed = sum(row["changed"] for part in ("policies", "sharing", "faults") for row in content[part])
-        ratio = mean(row["ratio"] for row in content["sharing"])
-        goals = (at_most("changed answers", changed, 0), at_least("ratio", ratio, 0.95))
-        text = f"accept length where nothing was learnt, 2 s later; {stores}"
-        rows.append(Row(name, text, "fleet", f"{ratio:.3g} x that of who learnt", goals=goals))
-        back = {row["fault"]: row["back_seconds"] for row in content["faults"]}
-        figure = ", ".join(f"{fault} {seconds:.3g} s" for fault, seconds in back.items())
-        slowest = at_most("slowest", max(back.values()), 10, " s")
-        rows.append(Row(name, "back after a fault", "fleet", figure, goals=(slowest,)))
-    return rows
+            yield Row(name, what, "fleet", figure, goals=(goal,))
 
 
-def _soak_rows(name: str, soak: Content) -> list[Row]:
+def _fault_rows(name: str, content: Content) -> Iterator[Row]:
+    stores = ", ".join(dict.fromkeys(row["store"] for row in content["faults"]))
+    changed = sum(row["changed"] for part in ("policies", "sharing", "faults") for row in content[part])
+    ratio = mean(row["ratio"] for row in content["sharing"])
+    goals = (at_most("changed answers", changed, 0), at_least("ratio", ratio, 0.95))
+    text = f"accept length where nothing was learnt, 2 s later; {stores}"
+    yield Row(name, text, "fleet", f"{ratio:.3g} x that of who learnt", goals=goals)
+    back = {row["fault"]: row["back_seconds"] for row in content["faults"]}
+    figure = ", ".join(f"{fault} {seconds:.3g} s" for fault, seconds in back.items())
+    slowest = at_most("slowest", max(back.values()), 10, " s")
+    yield Row(name, "back after a fault", "fleet", figure, goals=(slowest,))
+
+
+def _soak_rows(name: str, soak: Content) -> Iterator[Row]:
     kinds = ("changed", "lost", "hung", "not_refused", "ended_replicas")
     wrong = sum(int(soak[kind]) for kind in kinds)
     what = "wrong, lost and hung answers, bad requests not refused, ended replicas"
     asked = f"{soak['calls']} requests in bursts, {soak['aborted']} aborted, {sum(soak['bad_requests'].values())} bad"
     counts = ", ".join(f"{kind} {soak[kind]}" for kind in kinds)
-    rows = [Row(name, asked, "fleet", counts, goals=(at_most(what, wrong, 0),))]
-    slopes = {kind: told["percent_an_hour"] for kind, told in soak["memory"].items()}
-    figure = ", ".join(
-        f"{kind} {told['most_mib']} MiB ({told['percent_an_hour']:+.3g} %)" for kind, told in soak["memory"].items()
-    )
+    yield Row(name, asked, "fleet", counts, goals=(at_most(what, wrong, 0),))
+    memory = soak["memory"].items()
+    figure = ", ".join(f"{kind} {of['most_mib']} MiB ({of['percent_an_hour']:+.3g} %)" for kind, of in memory)
+    steepest = at_most("steepest", max(of["percent_an_hour"] for _, of in memory), 5, " %")
     # A shorter soak tells no slope.
-    goals = (at_most("steepest", max(slopes.values()), 5, " %"),) if soak["seconds"] >= 1800 else ()
+    goals = (steepest,) if soak["seconds"] >= 1800 else ()
     text = f"highest memory, and its slope an hour after the warm-up, in {soak['seconds'] / 60:.0f} minutes"
-    return [*rows, Row(name, text, "fleet", figure, goals=goals)]
+    yield Row(name, text, "fleet", figure, goals=goals)
 
 
 def _curve(rows: Sequence[Replay]) -> str:
     return " / ".join(map(_accepted, rows))
 
 
-READERS: dict[str, Callable[[Files], list[Row]]] = {
+READERS: dict[str, Reader] = {
     "engine": engine_rows,
     "report": report_rows,
     "simulation": simulation_rows,

@@ -20,7 +20,7 @@ from agentspec.errors import ConfigError
 from agentspec.evals.options import Options
 from agentspec.evals.page import offline_rows, readme_plot, real_rows, sensitivity, served_rows
 from agentspec.evals.page.plot import THEMES, picture_file
-from agentspec.evals.page.row import Content, Files, Goal, Row
+from agentspec.evals.page.row import Content, Files, Goal, Reader, Row, markdown
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 ROOT = RESULTS.parents[1]
@@ -53,7 +53,7 @@ TITLES = {
     "simulation": "Simulated serving",
 }
 """In the order of the page."""
-_READERS = {**served_rows.READERS, **offline_rows.READERS, "real": real_rows.real_rows}
+_READERS: dict[str, Reader] = {**served_rows.READERS, **offline_rows.READERS, "real": real_rows.real_rows}
 
 
 class Topic(NamedTuple):
@@ -145,8 +145,7 @@ def read_topics(results: Path) -> list[Topic]:
 
 def topic_rows(topic: str, files: Files) -> list[Row]:
     """The rows of a topic; [] if it has no reader."""
-    reader = _READERS.get(topic)
-    rows = reader(files) if reader and files else []
+    rows = list(_READERS[topic](files)) if topic in _READERS and files else []
     return [*rows, *sensitivity.rows(files)] if topic == "emulated" else rows
 
 
@@ -193,19 +192,20 @@ def machine_of(content: Content) -> str:
 
 def summary(topics: Sequence[Topic], commits: Mapping[str, str]) -> str:
     """One screen in Markdown: goals met and missed by topic, then what was missed."""
-    lines = ["| topic | goals met | missed | machine | commit |", "|---|---|---|---|---|"]
+    lines = []
     for topic in topics:
         met = sum(goal.met for goal in topic.goals)
         machines = dict.fromkeys(filter(None, map(machine_of, topic.files.values())))
         told = dict.fromkeys(commits.get(f"{topic.name}/{name}", "") or "not recorded" for name in topic.files)
-        cells = (
-            f"[{_title(topic.name)}]({topic.name})",
-            str(met) if topic.goals else "none set",
-            str(len(topic.goals) - met) if topic.goals else "",
-            "; ".join(machines),
-            ", ".join(told) or "not measured yet",
+        lines.append(
+            (
+                f"[{_title(topic.name)}]({topic.name})",
+                str(met) if topic.goals else "none set",
+                str(len(topic.goals) - met) if topic.goals else "",
+                "; ".join(machines),
+                ", ".join(told) or "not measured yet",
+            )
         )
-        lines.append(f"| {' | '.join(map(_cell, cells))} |")
     missed = []
     for topic in topics:
         some = [(row, [goal.text for goal in row.goals if not goal.met]) for row in topic.rows]
@@ -213,7 +213,8 @@ def summary(topics: Sequence[Topic], commits: Mapping[str, str]) -> str:
         missed += [f"- **{_title(topic.name)}**", *told_rows] if told_rows else []
     shown = {(topic.name, row.file) for topic in topics for row in topic.rows}
     others = [f"[{name}]({t.name}/{name})" for t in topics for name in t.files if (t.name, name) not in shown]
-    parts = ["# Results", _NOTE, goals_sentence(topics), "\n".join(lines), "## Missed", "\n".join(missed)]
+    table = "\n".join(markdown(("topic", "goals met", "missed", "machine", "commit"), lines))
+    parts = ["# Results", _NOTE, goals_sentence(topics), table, "## Missed", "\n".join(missed)]
     parts += [f"Files that no table shows: {', '.join(others)}."] if others else []
     return "\n\n".join(parts) + "\n"
 
@@ -241,19 +242,17 @@ def report_block(results: Path) -> str:
 
 def table(topic: Topic, commits: Mapping[str, str], root: str) -> str:
     """The topic's rows in Markdown; `root` is the path to the folder of results."""
+    head = ("workload", "system", "figure", "baseline", "goals, met or missed", "command", "commit")
     lines = [
-        "| workload | system | figure | baseline | goals, met or missed | command | commit |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in topic.rows:
-        cells = (
+        (
             *(row.workload, row.system, row.figure, row.baseline),
             "; ".join(f"{goal.text}: {'met' if goal.met else '**missed**'}" for goal in row.goals),
             f"[{_command(topic.files[row.file]) or row.file}]({root}/{topic.name}/{row.file})",
             commits.get(f"{topic.name}/{row.file}", "") or "not recorded",
         )
-        lines.append(f"| {' | '.join(map(_cell, cells))} |")
-    return "\n".join(lines) if topic.rows else "Not measured yet."
+        for row in topic.rows
+    ]
+    return "\n".join(markdown(head, lines)) if topic.rows else "Not measured yet."
 
 
 def _command(content: Content) -> str:
@@ -282,7 +281,3 @@ def with_blocks(path: Path, blocks: Mapping[str, str]) -> str:
 
 def _title(topic: str) -> str:
     return TITLES.get(topic, topic)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "/").replace("\n", " ")

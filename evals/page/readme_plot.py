@@ -115,16 +115,10 @@ def read(results: Path) -> Plot:
         ConfigError: The evaluation lacks a system or has fewer than three workloads.
     """
     file = results / _EVALUATION
-    found = _evaluation(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
-    if found is None:
-        raise ConfigError(f"{file} must have {', '.join(SYSTEMS)} on three workloads")
-    return found
-
-
-def _evaluation(content: Mapping[str, Any]) -> Plot | None:
+    records = json.loads(file.read_text(encoding="utf-8"))["records"] if file.exists() else []
     found = {
         task: cell
-        for (task, pass_name, number), cell in cells(content["records"]).items()
+        for (task, pass_name, number), cell in cells(records).items()
         if (pass_name, number) == ("warm", _CLIENTS)
     }
     bars: dict[str, dict[str, float]] = {}
@@ -133,8 +127,8 @@ def _evaluation(content: Mapping[str, Any]) -> Plot | None:
         if ratios and len(bars) < 3:
             bars[title] = ratios
     if len(bars) < 3:
-        return None
-    record = content["records"][0]
+        raise ConfigError(f"{file} must have {', '.join(SYSTEMS)} on three workloads")
+    record = records[0]
     drawn = [one for cell in found.values() for name, repeats in cell.items() if _drawn(name) for one in repeats]
     some = [one["requests"] for one in drawn]
     busiest = max(drawn, key=lambda one: one.get("preempted_share") or 0.0)

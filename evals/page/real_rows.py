@@ -40,18 +40,17 @@ _REAL_GOALS: Mapping[str, tuple[_Bar, ...]] = {
 }
 
 
-def real_rows(files: Files) -> list[Row]:
+def real_rows(files: Files) -> Iterator[Row]:
     """A real model's own answers: ours beside each rival's best, and what agents do with them."""
-    rows: list[Row] = []
     ratios: list[tuple[str, str, str, tuple[str, int], float]] = []
     last: dict[str, str] = {}
     for name, content in files.items():
         if "stages" in content:
-            rows += _sql_stages(name, content)
+            yield from _sql_stages(name, content)
             continue
         for (task, pass_name, number), cell in cells(content["records"]).items():
             if task in _TOLD:
-                rows += _TOLD[task](name, pass_name, cell)
+                yield from _TOLD[task](name, pass_name, cell)
                 continue
             last[task] = name
             told = [called(rival) + " " + told_speed(cell[rival]) for rival in cell if rival not in _REAL_OURS]
@@ -64,7 +63,7 @@ def real_rows(files: Files) -> list[Row]:
                 shown = ": " * bool(best) + ", ".join(times)
                 where = f"{task}, {first['model']}, {pass_name}, {clients(number)}, {first['requests']} calls"
                 figure = f"{told_speed(cell[system])} tokens/s{shown}{same}"
-                rows.append(Row(name, where, _REAL_OURS[system], figure, ", ".join(told), _as_plain(cell, first)))
+                yield Row(name, where, _REAL_OURS[system], figure, ", ".join(told), _as_plain(cell, first))
     for task, name in last.items():
         for bar in _REAL_GOALS.get(task, ()):
             some = [
@@ -75,8 +74,7 @@ def real_rows(files: Files) -> list[Row]:
             if some:
                 where = "all cells" if bar.cells is None else f"{bar.cells[0]}, {clients(bar.cells[1])}, all cells"
                 goal = at_least(bar.what, bar.over(some), bar.times)
-                rows.append(Row(name, f"{task}, {where}", _REAL_OURS[bar.system], goals=(goal,)))
-    return rows
+                yield Row(name, f"{task}, {where}", _REAL_OURS[bar.system], goals=(goal,))
 
 
 def _best(cell: Cell, system: str) -> dict[str, float]:

@@ -8,12 +8,16 @@ gain is judged once for a workload and a system, by the mean over all cells; har
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 Content = Mapping[str, Any]
 Files = Mapping[str, Content]
 """The contents of a topic's JSON files, by their names."""
+
+
+CONTROLS = ("chat_mt_bench", "math_gsm8k")
+"""Sets that repeat little; all others are of agents."""
 
 
 class Goal(NamedTuple):
@@ -36,6 +40,10 @@ class Row(NamedTuple):
     goals: tuple[Goal, ...] = ()
 
 
+Reader = Callable[[Files], Iterable[Row]]
+"""Makes the rows of a topic."""
+
+
 def at_least(what: str, value: float, target: float) -> Goal:
     """A lower bound. The value is compared as it is shown, so that no hidden digit decides."""
     shown = f"{value:.2f}"
@@ -56,3 +64,9 @@ def clients(number: int) -> str:
 
 def short(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
+    cells = ([cell.replace("|", "/").replace("\n", " ") for cell in row] for row in rows)
+    return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in cells)]

@@ -12,21 +12,17 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from agentspec.evals.page.plot import THEMES, drawing, shown
-from agentspec.evals.page.row import Files, Row, at_least, mean
+from agentspec.evals.page.row import CONTROLS, Content, Files, Row, at_least, markdown, mean
 from agentspec.evals.page.served_rows import NAMES
 from agentspec.evals.page.served_rows import SENSITIVITY as FILE
 
 _PARTS = {"memory": "reading memory", "arithmetic": "arithmetic", "passes": "fixed time of a pass"}
 _TIMES = {0.5: "half as long", 2.0: "twice as long"}
 _HEADS = {"published": "a head by the published curve", "recorded": "a recorded draft model"}
-_CONTROLS = ("math_gsm8k", "chat_mt_bench")
 _GROUPS = {False: "agents", True: "controls"}
 """By whether a task is a control."""
 _SINGLE = ("ngram", "eagle3", "suffix")
 _WITH_HEAD = ("eagle3", "hybrid")
-
-Content = Mapping[str, Any]
-"""Of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +54,19 @@ def _content(files: Files) -> Content:
 def settings(files: Files) -> list[Setting]:
     """The settings in the order of the file, heads by accept length first."""
     content = _content(files)
-    records: Sequence[Mapping[str, Any]] = content["records"]
     speeds: dict[str, dict[tuple[str, int], dict[str, float]]] = {}
     first: dict[str, Mapping[str, Any]] = {}
-    for record in records:
+    for record in content["records"]:
         first.setdefault(record["setting"], record)
         cell = speeds.setdefault(record["setting"], {}).setdefault((record["task"], record["clients"]), {})
         cell[record["system"]] = record["tokens_per_second"]
-    found = [
-        (
-            _order(first[name], content["base"]),
-            Setting(
-                _label(first[name], content["base"]),
-                [_cell(*key, _whole(cell, speeds["base"].get(key, {}))) for key, cell in cells.items()],
-            ),
+    return [
+        Setting(
+            _label(first[name], content["base"]),
+            [_cell(*key, _whole(cell, speeds["base"].get(key, {}))) for key, cell in speeds[name].items()],
         )
-        for name, cells in speeds.items()
+        for name in sorted(speeds, key=lambda name: _order(first[name], content["base"]))
     ]
-    return [setting for _, setting in sorted(found, key=lambda one: one[0])]
 
 
 def _whole(speeds: Mapping[str, float], base: Mapping[str, float]) -> Mapping[str, float]:
@@ -89,7 +80,7 @@ def _cell(task: str, clients: int, speeds: Mapping[str, float]) -> Cell:
     single = max(speed for system, speed in speeds.items() if system.split("-")[0] in _SINGLE)
     [hybrid] = [speed for system, speed in speeds.items() if system.startswith("hybrid")]
     plain = speeds["none"]
-    return Cell(task in _CONTROLS, clients, hybrid / single, hybrid / plain, speeds["suffix"] / plain)
+    return Cell(task in CONTROLS, clients, hybrid / single, hybrid / plain, speeds["suffix"] / plain)
 
 
 def _order(record: Mapping[str, Any], base: Mapping[str, str]) -> float:
@@ -119,7 +110,7 @@ def block(files: Files, pictures: Mapping[str, str]) -> str:
     for group in _GROUPS.values():
         head += [f"{group}: hybrid over the best single, mean (least to most)"]
         head += [f"{group}: {what} over plain, {told} clients" for what in ("hybrid", "suffix drafts")]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    lines = []
     for one in found:
         columns = [one.label]
         for is_control in _GROUPS:
@@ -131,13 +122,10 @@ def block(files: Files, pictures: Mapping[str, str]) -> str:
                     continue
                 of_clients = [[getattr(cell, of) for cell in cells if cell.clients == n] for n in clients]
                 columns += [" / ".join(f"{mean(some):.2f}" if some else "–" for some in of_clients)]
-        lines.append(f"| {' | '.join(columns)} |")
-    picture = shown(
-        pictures, f"The hybrid over the best single system in {len(found)} settings; the table has the figures."
-    )
-    return "\n".join(
-        [*picture, "", *lines, "", *_by_task(_content(files)), "", f"[File](../evals/results/emulated/{FILE})."]
-    )
+        lines.append(columns)
+    alternative = f"The hybrid over the best single system in {len(found)} settings; the table has the figures."
+    parts = [*shown(pictures, alternative), "", *markdown(head, lines), "", *_by_task(_content(files)), ""]
+    return "\n".join([*parts, f"[File](../evals/results/emulated/{FILE})."])
 
 
 def _by_task(content: Content) -> list[str]:
@@ -148,7 +136,7 @@ def _by_task(content: Content) -> list[str]:
             cells.setdefault((record["task"], record["clients"]), {})[record["system"]] = record
     kinds = ("ngram", "eagle3", "suffix", "hybrid")
     titles = ["task", "clients", "plain, tokens/s", *(NAMES[kind] for kind in kinds), "hybrid over the best single"]
-    lines = [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}"]
+    lines = []
     for (task, clients), systems in cells.items():
         best = {
             kind: max((one for one in systems.values() if one["system"].startswith(kind)), key=_speed, default=None)
@@ -159,8 +147,8 @@ def _by_task(content: Content) -> list[str]:
         columns += ["" if one is None else f"{_speed(one) / plain:.2f} ({_drafted(one)})" for one in best.values()]
         single = max(_speed(one) for kind, one in best.items() if one is not None and kind in _SINGLE)
         columns.append("" if best["hybrid"] is None else f"{_speed(best['hybrid']) / single:.2f}")
-        lines.append(f"| {' | '.join(columns)} |")
-    return lines
+        lines.append(columns)
+    return markdown(titles, lines)
 
 
 def _speed(record: Mapping[str, Any]) -> float:

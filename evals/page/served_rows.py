@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentspec.evals.page.row import Files, Row, at_least, at_most, clients, mean
+from agentspec.evals.page.row import CONTROLS, Files, Reader, Row, at_least, at_most, clients, mean
 
 NAMES = {
     "none": "plain",
@@ -19,7 +19,6 @@ NAMES = {
 SENSITIVITY = "sensitivity.json"
 """The file of settings that differ from each other; sensitivity.py has its rows."""
 _OURS = ("suffix", "hybrid")
-_CONTROLS = ("chat_mt_bench", "math_gsm8k")
 
 Record = Mapping[str, Any]
 Cell = Mapping[str, Sequence[Record]]
@@ -53,13 +52,12 @@ def called(system: str) -> str:
     return NAMES.get(base, base) + (f" with {number} {unit}" if number and unit else f" {number}" if number else "")
 
 
-def emulated_rows(files: Files) -> list[Row]:
+def emulated_rows(files: Files) -> Iterator[Row]:
     """What the cells of a file tell together; docs/step.md has the cells."""
-    rows: list[Row] = []
     for name, content in files.items():
         if name != SENSITIVITY:
-            rows += _emulated(name, content["records"]) if "records" in content else _step_costs(name, content["rows"])
-    return rows
+            is_eval = "records" in content
+            yield from _emulated(name, content["records"]) if is_eval else _step_costs(name, content["rows"])
 
 
 def _emulated(name: str, records: Sequence[Record]) -> Iterator[Row]:
@@ -71,7 +69,7 @@ def _emulated(name: str, records: Sequence[Record]) -> Iterator[Row]:
         single = [
             speed(some) for system, some in cell.items() if system.split("-")[0] not in _OURS or system == "suffix"
         ]
-        if task not in _CONTROLS:
+        if task not in CONTROLS:
             # Suffix drafts are often the best single system, so a cell without them tells of EAGLE-3 alone.
             ratios = over_best if "suffix" in cell else over_head
             ratios += [speed(cell["hybrid"]) / max(single)] if "hybrid" in cell else []
@@ -114,9 +112,8 @@ def _step_costs(name: str, measured: Sequence[Record]) -> Iterator[Row]:
             yield Row(name, f"a step of {rows} rows, the worst batch", NAMES[system], "", NAMES[rival], (goal,))
 
 
-def predicted_rows(files: Files) -> list[Row]:
+def predicted_rows(files: Files) -> Iterator[Row]:
     """Edits beside plain decoding, with a predicted output and without."""
-    rows: list[Row] = []
     ratios: list[float] = []
     for name, content in files.items():
         for (task, pass_name, number), cell in cells(content["records"]).items():
@@ -124,29 +121,25 @@ def predicted_rows(files: Files) -> list[Row]:
             is_predicted = task.endswith("_predicted")
             ratios += [ratio] if is_predicted else []
             place = "in the prompt" if task.startswith("edits_shown") else "not in the prompt"
-            rows.append(
-                Row(
-                    name,
-                    f"edits, the function {place}, {'predicted' if is_predicted else 'no prediction'}, {pass_name}, "
-                    f"{clients(number)}, {first['requests']} calls, {first['emulated']} emulated",
-                    NAMES["suffix"],
-                    f"{told_speed(cell['suffix'])} tokens/s: {ratio:.2f} x plain",
-                    f"plain {told_speed(cell['none'])}",
-                )
+            yield Row(
+                name,
+                f"edits, the function {place}, {'predicted' if is_predicted else 'no prediction'}, {pass_name}, "
+                f"{clients(number)}, {first['requests']} calls, {first['emulated']} emulated",
+                NAMES["suffix"],
+                f"{told_speed(cell['suffix'])} tokens/s: {ratio:.2f} x plain",
+                f"plain {told_speed(cell['none'])}",
             )
     if ratios:
         goals = (at_least("least x plain", min(ratios), 3.0),)
-        rows.append(Row(list(files)[-1], "predicted edits, all cells", NAMES["suffix"], goals=goals))
-    return rows
+        yield Row(list(files)[-1], "predicted edits, all cells", NAMES["suffix"], goals=goals)
 
 
 _WORK = {"sql": "SQL agents", "swe": "coding agents"}
 _ON_GPU = {**NAMES, "none": "SGLang", "ngram": "NGRAM, 12 tokens"}
 
 
-def gpu_rows(files: Files) -> list[Row]:
+def gpu_rows(files: Files) -> Iterator[Row]:
     """Each system of each cell: the mean over its repetitions, beside plain decoding in the same ones."""
-    rows = []
     for name, content in files.items():
         measured: dict[tuple[str, int, str], list[Record]] = {}
         for record in content["records"]:
@@ -156,20 +149,13 @@ def gpu_rows(files: Files) -> list[Row]:
             plain = {record["repetition"]: record["tokens_per_second"] for record in measured[trace, number, "none"]}
             over = mean(record["tokens_per_second"] / plain[record["repetition"]] for record in some)
             accepted = mean(record["accept_length"] for record in some)
-            rows.append(
-                Row(
-                    name,
-                    f"{_WORK[trace]}, {clients(number)}, {sum(record['calls'] for record in some)} calls",
-                    _ON_GPU.get(system, system),
-                    f"{speed(some):.0f} tokens/s ({accepted:.2f})",
-                    "" if system == "none" else f"{over:.2f} x plain",
-                )
+            yield Row(
+                name,
+                f"{_WORK[trace]}, {clients(number)}, {sum(record['calls'] for record in some)} calls",
+                _ON_GPU.get(system, system),
+                f"{speed(some):.0f} tokens/s ({accepted:.2f})",
+                "" if system == "none" else f"{over:.2f} x plain",
             )
-    return rows
 
 
-READERS: dict[str, Callable[[Files], list[Row]]] = {
-    "emulated": emulated_rows,
-    "predictions": predicted_rows,
-    "gpu": gpu_rows,
-}
+READERS: dict[str, Reader] = {"emulated": emulated_rows, "predictions": predicted_rows, "gpu": gpu_rows}

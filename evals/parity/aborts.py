@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from agentspec.errors import ServerError
-from agentspec.evals.parity.client import ANSWER_SECONDS, Answer, ParityClient, ask_round, together
+from agentspec.evals.parity.client import ANSWER_SECONDS, Answer, ParityClient, ask, together
 from agentspec.evals.parity.requests import Ask, Round
 from agentspec.evals.parity.rows import difference, first_difference
 from agentspec.integrations.servers.server import RunningServer
@@ -74,12 +74,8 @@ def abort_storm(
     _check_closed(server)
     rng = random.Random(f"after aborts/{seed}")
     asks, answers = zip(*(rng.choice(known) for _ in range(6 * CLIENTS)), strict=True)
-
-    async def after() -> list[Answer]:
-        async with ParityClient(server.url, seconds=seconds) as client:
-            return await ask_round(client, Round(CLIENTS, 0.0, asks), seed)
-
-    for asked, theirs, ours in zip(asks, answers, asyncio.run(after()), strict=True):
+    after = ask(server, Round(CLIENTS, 0.0, asks), seed, seconds=seconds)
+    for asked, theirs, ours in zip(asks, answers, after, strict=True):
         _note(report, asked, ours.note or difference(theirs, ours), "after the aborts")
     return report
 

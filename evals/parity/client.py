@@ -152,11 +152,11 @@ async def ask_round(client: ParityClient, round_: Round, seed: int) -> list[Answ
     return [answer for answer in answers if answer is not None]
 
 
-def ask(server: RunningServer, round_: Round, seed: int) -> list[Answer]:
+def ask(server: RunningServer, round_: Round, seed: int, *, seconds: float = ANSWER_SECONDS) -> list[Answer]:
     """The answers of a server to a round; raises ServerError if a request got none."""
 
     async def asked() -> list[Answer]:
-        async with ParityClient(server.url) as client:
+        async with ParityClient(server.url, seconds=seconds) as client:
             return await ask_round(client, round_, seed)
 
     return asyncio.run(asked())

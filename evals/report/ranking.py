@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from agentspec.analysis.logs.log import Log, read_log
 from agentspec.analysis.logs.sample import SampleLimits
 from agentspec.analysis.measures.entropy import output_entropy
@@ -44,37 +41,29 @@ def ranking_rows(traces: Sequence[Path], tokenizer: Tokenizer, folder: Path) -> 
         name = path.name.split(".jsonl")[0]
         for label, file in {name: path, **{f"{name}, {stage}": file for stage, file in stages.items()}}.items():
             with Progress(f"ranking {label}", 1):
-                rows.append(
-                    {
-                        "set": label,
-                        "kind": _kind(label, stages),
-                        **_figures(read_log([file], tokenizer, SampleLimits(), 0)),
-                    }
-                )
+                figures = _figures(read_log([file], tokenizer, SampleLimits(), 0))
+                rows.append({"set": label, "kind": _kind(label, stages), **figures})
     return rows
 
 
 def ranking(rows: Sequence[dict[str, Any]], controls: Sequence[str]) -> dict[str, Any]:
     """Rank correlations of low entropy with long accept lengths over sets and stages, where a staged set counts by its
     stages; and whether controls have the shortest accept lengths of all sets."""
+    from scipy.stats import spearmanr
+
     ranked = [row for row in rows if row["kind"] != "staged"]
     found: dict[str, Any] = {"ranked": len(ranked)}
     for kind in ("cold", "warm"):
-        lengths = np.array([row[kind] for row in ranked])
+        lengths = [row[kind] for row in ranked]
         for key in ("entropy", f"entropy_{FEW_OUTPUTS}"):
-            found[f"spearman_{key}_{kind}"] = round(spearman(-np.array([row[key] for row in ranked]), lengths), 3)
+            found[f"spearman_{key}_{kind}"] = round(
+                float(spearmanr([-row[key] for row in ranked], lengths).statistic), 3
+            )
         sets = sorted((row[kind], row["set"]) for row in rows if row["kind"] != "stage")
         lowest = [name for _, name in sets[: len(controls)]]
         found[f"sets_by_{kind}"] = [name for _, name in sets]
         found[f"controls_lowest_{kind}"] = all(any(name.startswith(c) for c in controls) for name in lowest)
     return found
-
-
-def spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Spearman's rank correlation."""
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(first, second).statistic)
 
 
 def _stage_logs(path: Path, folder: Path) -> dict[str, Path]:

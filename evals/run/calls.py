@@ -89,6 +89,16 @@ class CellResult:
     preempted_seconds: float = 0.0
     """Seconds in which other processes kept the server's scheduler from running; 0 where they are not counted."""
 
+    @property
+    def good(self) -> list[Reply]:
+        """The replies with an answer."""
+        return [reply for reply in self.replies if not reply.error]
+
+    @property
+    def tokens(self) -> int:
+        """Of all answers."""
+        return sum(reply.tokens for reply in self.good)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
@@ -142,7 +152,9 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
             done, seconds = done + some, seconds + took
             result = None
             if number == len(turns):
-                _check(server, system, [reply for one in done for reply in one.replies], asking)
+                check_replies(system, [reply for one in done for reply in one.replies], is_replay=asking.is_replay)
+                check_state(system, server.agentspec_state())
+                server.check_replay(asking.is_replay)
                 after = _counted(server, system)
                 counts = Counts(**{name: after[name] - before[name] for name in after})
                 spent = {"seconds": seconds, "cpu_seconds": cpu_seconds, "wall_seconds": wall_seconds}
@@ -150,12 +162,6 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
                 if result.exact_answers == 0.0:
                     raise ServerError(f"{system.label} gave none of the recorded answers; its figures are refused")
             yield Turn(cell=cell, tokens=sum(reply.tokens for reply in answers), seconds=took, result=result)
-
-
-def _check(server: Server, system: System, replies: Sequence[Reply], asking: Asking) -> None:
-    check_replies(system, replies, is_replay=asking.is_replay)
-    check_state(system, server.agentspec_state())
-    server.check_replay(asking.is_replay)
 
 
 def _result(cell: Cell, done: Sequence[Done], counts: Counts, asking: Asking, **spent: Any) -> CellResult:
@@ -197,7 +203,7 @@ def check_replies(system: System, replies: Sequence[Reply], *, is_replay: bool) 
         raise ServerError(f"{system.label} should decode plainly but verified {steps} rows; its figures are refused")
     if system.algorithm != "none" and decoded and not steps:
         raise ServerError(f"{system.label} reported no verify steps, so its figures are refused; is speculation on?")
-    # agentspec may find nothing to draft in a few calls; check_active() looks at all of them.
+    # agentspec may find nothing to draft in a few calls; check_state() looks at all of them.
     always_drafts = system.algorithm != "none" and not system.is_ours
     if always_drafts and decoded and not sum(reply.drafted for reply in good):
         raise ServerError(f"{system.label} drafted nothing, so its figures are refused")
@@ -215,25 +221,17 @@ def check_state(system: System, state: Mapping[str, Any] | None) -> None:
     Raises:
         ServerError: agentspec is inactive, idle, or active where it should not be.
     """
-    told = dict(state or {})
-    if system.is_ours:
-        check_active(told or None)
-    elif told.get("active") and told.get("counters"):
-        raise ServerError(f"agentspec drafts in the server of {system.label}; its figures are refused")
-
-
-def check_active(state: dict[str, Any] | None) -> None:
-    """Refuses figures that agentspec did not contribute to: SGLang goes on without a plugin that failed to load.
-
-    Raises:
-        ServerError: agentspec is inactive, or drafted nothing.
-    """
-    if state is None or not state.get("active"):
+    told = state or {}
+    if not system.is_ours:
+        if told.get("active") and told.get("counters"):
+            raise ServerError(f"agentspec drafts in the server of {system.label}; its figures are refused")
+    # SGLang goes on without a plugin that failed to load.
+    elif not told.get("active"):
         raise ServerError(
             "agentspec is not active in the server, so its figures would be NGRAM's; see the server's log"
         )
-    if not state["counters"]["drafted_tokens"]:
-        raise ServerError(f"agentspec drafted nothing, so there is nothing to show: {state['counters']}")
+    elif not told["counters"]["drafted_tokens"]:
+        raise ServerError(f"agentspec drafted nothing, so there is nothing to show: {told['counters']}")
 
 
 def exact_answers(units: Sequence[Unit], replies: Sequence[Sequence[Reply]]) -> float | None:

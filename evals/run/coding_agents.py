@@ -22,7 +22,7 @@ from typing import Any
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.files import write_json
-from agentspec.evals.options import Options, run_program
+from agentspec.evals.options import Program
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.progress import say
 from agentspec.workflows.swe.agents.agent_config import AGENTS
@@ -35,17 +35,14 @@ _PACKAGES = ("agentspec", "sglang", "torch")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; the status is 1 if a conversation differs from its recording or a task failed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m agentspec.evals.run.coding_agents", description=(__doc__ or "").partition("\n\n")[2]
-    )
-    add = parser.add_argument
-    Options(parser).choices("--agent", AGENTS, "agent to run (default: all)")
-    add("--tasks", type=int, default=12, metavar="N", help="number of tasks (default %(default)s)")
-    add("--seed", type=int, default=11, help="of the tasks (default %(default)s)")
-    add("--concurrency", type=int, default=2, metavar="N", help="tasks at a time (default %(default)s)")
-    add("--out", type=Path, default=Path("build/coding-agents"), metavar="FOLDER", help="(default %(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    return run_program(parser, _run, arguments)
+    options = Program("run.coding_agents", (__doc__ or "").partition("\n\n")[2])
+    options.choices("--agent", AGENTS, "agent to run (default: all)")
+    options.number("--tasks", 12, "number of tasks")
+    options.number("--seed", 11, "of the tasks")
+    options.number("--concurrency", 2, "tasks at a time")
+    options.folder("--out", "(default %(default)s)", Path("build/coding-agents"))
+    options.file("--json", "write the figures to FILE")
+    return options.run(_run, arguments)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -143,12 +140,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         ]
         for key, title in (("wall", "whole"), ("model", "model"), ("tools", "tools"), ("framework", "framework")):
             if key in row:
-                figure = row[key]
-                ratio = (
-                    ""
-                    if figure["low"] is None
-                    else f"  {figure['ratio']:.2f} ({figure['low']:.2f} to {figure['high']:.2f})"
-                )
+                figure, ratio = row[key], ""
+                if figure["low"] is not None:
+                    ratio = f"  {figure['ratio']:.2f} ({figure['low']:.2f} to {figure['high']:.2f})"
                 lines.append(f"  {title:<24}{figure['a']:>9.2f}{figure['b']:>11.2f}{ratio}")
         if row.get("accept") and row["accept"]["b"]:
             lines.append(f"  {'tokens a step':<24}{'1.00':>9}{row['accept']['b']:>11.2f}")

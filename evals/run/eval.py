@@ -135,7 +135,13 @@ def run(args: argparse.Namespace) -> int:
     twice = [name for name, count in Counter(task.name for task in tasks).items() if count > 1]
     if twice:
         raise ConfigError(f"tasks and logs must have different names, got {', '.join(twice)} twice; rename the log")
-    _complete(args)
+    _default(
+        args,
+        concurrency=(1, 16) if args.log else (1, 4, 16, 64),
+        repeat=1 if args.log else 3,
+        passes=("warm",) if args.log else PASSES,
+        system=list(_FOR_LOGS) if args.log and args.emulate else None,
+    )
     if args.own_answers:
         tasks = [task.answered_freely() for task in tasks]
     emulation = _emulation(args, tasks)
@@ -154,7 +160,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--session-calls must be at least 1, got {args.session_calls}")
     if args.resume and not args.json:
         raise ConfigError("--resume needs --json FILE to go on from")
-    on_cpu = not has_cuda()
+    import torch
+
+    on_cpu = not torch.cuda.is_available()
     # An emulated server keeps a core busy, so emulated servers never run together by default.
     together = (on_cpu and emulation is None) if args.one_at_a_time is None else not args.one_at_a_time
     settings = _settings(args)
@@ -225,17 +233,6 @@ def run(args: argparse.Namespace) -> int:
     return _report(args, measured)
 
 
-def _complete(args: argparse.Namespace) -> None:
-    """Sets what was not given and depends on whether the user brought a log."""
-    _default(
-        args,
-        concurrency=(1, 16) if args.log else (1, 4, 16, 64),
-        repeat=1 if args.log else 3,
-        passes=("warm",) if args.log else PASSES,
-        system=list(_FOR_LOGS) if args.log and args.emulate else None,
-    )
-
-
 def _default(args: argparse.Namespace, **values: Any) -> None:
     """Sets arguments that were not given."""
     for name, value in values.items():
@@ -300,14 +297,17 @@ def _with_profiles(
 def _report(args: argparse.Namespace, measured: Run) -> int:
     records = measured.records()
     print("\n" + table(records))
-    bad = {
-        f"{record['task']}, {record['system']}: {record['error']}": None for record in records if is_failed(record)
-    } | {
-        f"{record['task']}, {record['system']}: "
-        + ("outputs differ" if record["identical"] is False else f"calls failed: {record['errors'][0]}"): None
-        for record in records
-        if not is_failed(record) and (record["identical"] is False or record["failed"])
-    }
+    bad: dict[str, None] = {}
+    for record in sorted(records, key=is_failed, reverse=True):
+        if is_failed(record):
+            problem = record["error"]
+        elif record["identical"] is False:
+            problem = "outputs differ"
+        elif record["failed"]:
+            problem = f"calls failed: {record['errors'][0]}"
+        else:
+            continue
+        bad[f"{record['task']}, {record['system']}: {problem}"] = None
     for line in bad:
         say(line)
     return 1 if bad else 0
@@ -329,24 +329,13 @@ def listing() -> str:
     for task in TASKS.values():
         kind = f"replay of {task.trace}" if task.is_replay else "live"
         lines += [f"  {task.name:<23}{task.data} ({kind})", f"  {'':<23}metric: {task.metric}; source: {task.source}"]
-    lines.append("systems")
-    lines += [
-        f"  {name:<23}{system.label}{' (default)' if name in DEFAULT_SYSTEMS else ''}"
-        for name, system in EVALUATED.items()
-    ]
-    lines.append("systems with --emulate")
-    lines += [
-        f"  {name:<23}{system.label}{' (default)' if name in emulated.DEFAULT_SYSTEMS else ''}"
-        for name, system in emulated.SYSTEMS.items()
-    ]
+    for title, systems, usual in (
+        ("systems", EVALUATED, DEFAULT_SYSTEMS),
+        ("systems with --emulate", emulated.SYSTEMS, emulated.DEFAULT_SYSTEMS),
+    ):
+        lines.append(title)
+        lines += [f"  {n:<23}{of.label}{' (default)' if n in usual else ''}" for n, of in systems.items()]
     return "\n".join(lines)
-
-
-def has_cuda() -> bool:
-    """Whether servers will run on a GPU."""
-    import torch
-
-    return bool(torch.cuda.is_available())
 
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:

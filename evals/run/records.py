@@ -58,8 +58,7 @@ def record_of(system_name: str, system: System, result: CellResult, context: Map
         result: At least one of its calls has an answer.
         context: What the figures depend on: command, seed, versions, hardware and so on.
     """
-    good = [reply for reply in result.replies if not reply.error]
-    tokens = sum(reply.tokens for reply in good)
+    good, tokens = result.good, result.tokens
     decoded = tokens - len(good)
     # A plain decode step is a verify step of width one.
     steps = decoded if system.algorithm == "none" else sum(reply.steps for reply in good)
@@ -106,16 +105,8 @@ def record_of(system_name: str, system: System, result: CellResult, context: Map
 
 def failed_record(system_name: str, cell: Cell, error: str, context: Mapping[str, Any]) -> Record:
     """The record of a cell that a server did not answer."""
-    return {
-        **_head(cell, system_name),
-        **dict.fromkeys(_FIGURES),
-        "requests": 0,
-        "completed": 0,
-        "failed": 0,
-        "outputs": None,
-        "error": error,
-        **context,
-    }
+    nothing = {**dict.fromkeys(_FIGURES), **dict.fromkeys(("requests", "completed", "failed"), 0), "outputs": None}
+    return {**_head(cell, system_name), **nothing, "error": error, **context}
 
 
 def compared(records: Iterable[Mapping[str, Any]]) -> list[Record]:

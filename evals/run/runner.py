@@ -22,13 +22,14 @@ from agentspec.evals.systems import (
     EAGLE3_FOLDER,
     HYBRIDS,
     RIVAL_CONTROLLERS,
-    STANDALONE_CHAINS,
+    STANDALONE,
     STANDALONE_FOLDER,
     STOPPING,
     SWEEPS,
     SYSTEMS,
     WIDER_NGRAM,
     System,
+    chains_alone,
 )
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import REPLAYED, Server
@@ -38,7 +39,7 @@ from agentspec.progress import say, waiting
 EVALUATED: dict[str, System] = {
     **{name: SYSTEMS[name] for name in ("none", "ngram", "standalone", "eagle3")},
     **WIDER_NGRAM,
-    **STANDALONE_CHAINS,
+    **chains_alone("STANDALONE", "STANDALONE", STANDALONE),
     "suffix": SYSTEMS["agentspec"],
     **{name: HYBRIDS[name] for name in ("hybrid", "hybrid-standalone")},
     **RIVAL_CONTROLLERS,
@@ -73,23 +74,27 @@ class Servers:
         """A server that the stack stops."""
         if system.is_ours:
             system = replace(system, variables={**system.variables, **self._shared()})
+        kind = _kind(is_replay) if self.emulation is None else self.emulation.name
+        log = self.logs / f"{kind}-{name}-{repeat}.log"
+        patience: dict[str, Any] = {"start_seconds": _START_SECONDS, "on_wait": waiting}
         if self.emulation is not None:
-            return self._start_emulated(stack, self.emulation, name, system, repeat)
-        arguments = [*system.arguments, "--max-running-requests", str(self.max_running)]
-        if self.on_cpu:
-            # On a GPU, SGLang finds out what fits. Here the requests of all clients should run at the same time.
-            arguments += ["--max-total-tokens", str(max(32768, self.max_running * self.request_tokens))]
-        server = stack.enter_context(
-            Server(
-                self.model,
-                system.algorithm,
-                log=self.logs / f"{_kind(is_replay)}-{name}-{repeat}.log",
-                arguments=(*arguments, *self.arguments),
-                environment={**system.variables, **(REPLAYED if is_replay else {})},
-                start_seconds=_START_SECONDS,
-                on_wait=waiting,
+            release()
+            server = stack.enter_context(
+                self.emulation.server(
+                    system, max_running=self.max_running, log=log, arguments=self.arguments, **patience
+                )
             )
-        )
+            bind(server)
+        else:
+            arguments = [*system.arguments, "--max-running-requests", str(self.max_running)]
+            if self.on_cpu:
+                # On a GPU, SGLang finds out what fits. Here the requests of all clients should run at the same time.
+                arguments += ["--max-total-tokens", str(max(32768, self.max_running * self.request_tokens))]
+            variables = {**system.variables, **(REPLAYED if is_replay else {})}
+            words = (*arguments, *self.arguments)
+            server = stack.enter_context(
+                Server(self.model, system.algorithm, log=log, arguments=words, environment=variables, **patience)
+            )
         say(f"  {name} ready after {server.start_seconds:.0f} s")
         return server
 
@@ -102,22 +107,6 @@ class Servers:
         if self.corpora:
             variables["AGENTSPEC_CORPORA"] = ":".join(str(path.resolve()) for path in self.corpora)
         return variables
-
-    def _start_emulated(self, stack: ExitStack, emulation: Emulation, name: str, system: System, repeat: int) -> Server:
-        release()
-        server = stack.enter_context(
-            emulation.server(
-                system,
-                max_running=self.max_running,
-                log=self.logs / f"{emulation.name}-{name}-{repeat}.log",
-                arguments=self.arguments,
-                start_seconds=_START_SECONDS,
-                on_wait=waiting,
-            )
-        )
-        bind(server)
-        say(f"  {name} ready after {server.start_seconds:.0f} s")
-        return server
 
 
 def systems_of(names: Sequence[str], model: Path, eagle3: Path | None, standalone: Path | None) -> dict[str, System]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from agentspec.evals.run.records import Records, is_failed
@@ -87,29 +88,16 @@ _EMULATED_COLUMNS = (
 def table(records: Records) -> str:
     """For people, with a block for each task."""
     parts = []
-    for task, rows in _by_task(records):
-        columns = _columns(rows)
+    for task, of_task in groupby(summaries(records), key=lambda row: row.task):
+        rows = list(of_task)
+        columns = _EMULATED_COLUMNS if _emulated(rows) else _COLUMNS
         shown = [["pass", "at once", "system", *(title for title, _, _ in columns), "spread", "outputs"]]
         shown += [_cells(row, columns) for row in rows]
         parts.append("\n".join([f"{task}{_emulated(rows)}", *aligned(shown, words=3)]))
         parts += _best(rows)
-        parts += [f"{row.system} failed: {row.error}" for row in _failed(rows)]
+        # One line for each system and error, because a dead server fails in all its cells.
+        parts += dict.fromkeys(f"{row.system} failed: {row.error}" for row in rows if row.error)
     return "\n\n".join(parts) or "no records"
-
-
-def _by_task(records: Records) -> Iterator[tuple[str, list[Summary]]]:
-    rows = list(summaries(records))
-    for task in dict.fromkeys(row.task for row in rows):
-        yield task, [row for row in rows if row.task == task]
-
-
-def _failed(rows: Sequence[Summary]) -> list[Summary]:
-    """One row for each system and error, because a dead server fails in all its cells."""
-    return list({(row.system, row.error): row for row in rows if row.error}.values())
-
-
-def _columns(rows: Sequence[Summary]) -> tuple[tuple[str, str, str], ...]:
-    return _EMULATED_COLUMNS if _emulated(rows) else _COLUMNS
 
 
 def _emulated(rows: Sequence[Summary]) -> str:

@@ -23,6 +23,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass
+from functools import partial
 from typing import Any
 
 from agentspec.environment import describe
@@ -172,18 +173,10 @@ class Bench:
         if name.startswith(_REASONING):
             parser = name.removeprefix(_REASONING)
             text = draw_reasoning(parser, parsers.reasoning_parser(parser).detector, rng)
-            return (
-                text,
-                parsers.whole_reasoning(parser, text),
-                lambda parts, hooked: parsers.streamed_reasoning(parser, parts, hooked=hooked),
-            )
+            return text, parsers.whole_reasoning(parser, text), partial(parsers.streamed_reasoning, parser)
         parser = parser_of(name)
         text = draw_answer(FORMATS[name], rng)
-        return (
-            text,
-            parsers.whole_calls(parser, text),
-            lambda parts, hooked: parsers.streamed_calls(parser, parts, hooked=hooked),
-        )
+        return text, parsers.whole_calls(parser, text), partial(parsers.streamed_calls, parser)
 
 
 def draw_answer(written: Format, rng: random.Random) -> str:

@@ -50,15 +50,14 @@ def _tagged(
     close_call: str,
     *,
     between: str = "",
-    before: str = "",
-    after: str = "",
+    around: tuple[str, str] = ("", ""),
 ) -> Format:
     """Calls whose arguments are written one by one; `{}` of `open_call` is the name."""
 
     def write(call: Call) -> str:
         return open_call.format(call.name) + "".join(one(*pair) for pair in call.arguments.items()) + close_call
 
-    return Format(_joined(write, between, before, after))
+    return Format(_joined(write, between, *around))
 
 
 def _keyed(key: str, value: str) -> Callable[[str, Any], str]:
@@ -74,8 +73,7 @@ def _dsml(block: str, invoke: str, parameter: str, marker: str = "｜DSML｜") -
         f'<{marker}{invoke} name="{{}}">\n',
         one,
         f"</{marker}{invoke}>\n",
-        before=f"\n\n<{marker}{block}>\n",
-        after=f"</{marker}{block}>",
+        around=(f"\n\n<{marker}{block}>\n", f"</{marker}{block}>"),
     )
 
 
@@ -163,6 +161,7 @@ def _cohere(call: Call) -> str:
     return "    " + _json({"tool_call_id": "0", "tool_name": call.name, "parameters": call.arguments})
 
 
+_PARAMETER = _keyed('<parameter name="{}">', "{}</parameter>\n")
 _ARGS = _keyed("<arg_key>{}</arg_key>", "<arg_value>{}</arg_value>")
 _ARG_LINES = _keyed("<arg_key>{}</arg_key>\n", "<arg_value>{}</arg_value>\n")
 _GLM = _tagged("<tool_call>{}\n", _ARG_LINES, "</tool_call>", between="\n")
@@ -206,11 +205,7 @@ FORMATS: dict[str, Format] = {
     "deepseekv4": _dsml("tool_calls", "invoke", "parameter"),
     "deepseekv41": _dsml(" calls", " invoke", " parameter"),
     "dots": _tagged(
-        '<invoke name="{}">\n',
-        _keyed('<parameter name="{}">', "{}</parameter>\n"),
-        "</invoke>\n",
-        before="<dots_function_call>\n",
-        after="</dots_function_call>",
+        '<invoke name="{}">\n', _PARAMETER, "</invoke>\n", around=("<dots_function_call>\n", "</dots_function_call>")
     ),
     "gemma4": Format(_joined(lambda call: f"<|tool_call>call:{call.name}{_gemma(call.arguments)}<tool_call|>")),
     "gigachat3": Format(
@@ -225,7 +220,7 @@ FORMATS: dict[str, Format] = {
     "gpt-oss": Format(_harmony, escapes=True),
     "hermes": Format(_joined(_object, "</tool_call>\n<tool_call>", "<tool_call>", "</tool_call>"), escapes=True),
     "hunyuan": _tagged(
-        "<tool_call>{}<tool_sep>\n", _ARG_LINES, "</tool_call>\n", before="<tool_calls>\n", after="</tool_calls>"
+        "<tool_call>{}<tool_sep>\n", _ARG_LINES, "</tool_call>\n", around=("<tool_calls>\n", "</tool_calls>")
     ),
     "inkling": Format(
         _joined(
@@ -248,8 +243,7 @@ FORMATS: dict[str, Format] = {
         "<ifm|tool_call>{}\n",
         _keyed("<ifm|arg_key>{}</ifm|arg_key>\n", "<ifm|arg_value>{}</ifm|arg_value>\n"),
         "</ifm|tool_call>\n",
-        before="<ifm|tool_calls>\n",
-        after="</ifm|tool_calls>",
+        around=("<ifm|tool_calls>\n", "</ifm|tool_calls>"),
     ),
     "kimi_k2": Format(_kimi_k2, escapes=True),
     "kimi_k3": Format(_kimi_k3),
@@ -264,18 +258,13 @@ FORMATS: dict[str, Format] = {
     ),
     "minicpm5": _tagged('<function name="{}">', _keyed('<param name="{}">', "{}</param>"), "</function>", between="\n"),
     "minimax-m2": _tagged(
-        '<invoke name="{}">\n',
-        _keyed('<parameter name="{}">', "{}</parameter>\n"),
-        "</invoke>\n",
-        before="<minimax:tool_call>\n",
-        after="</minimax:tool_call>",
+        '<invoke name="{}">\n', _PARAMETER, "</invoke>\n", around=("<minimax:tool_call>\n", "</minimax:tool_call>")
     ),
     "minimax-m3": _tagged(
         _MINIMAX + '<invoke name="{}">',
         lambda key, value: _minimax_m3(value, key),
         _MINIMAX + "</invoke>",
-        before=_MINIMAX + "<tool_call>",
-        after=_MINIMAX + "</tool_call>",
+        around=(_MINIMAX + "<tool_call>", _MINIMAX + "</tool_call>"),
     ),
     "mistral": Format(_joined(_object, ", ", "[TOOL_CALLS] [", "]"), escapes=True),
     "mistral, compact": Format(
@@ -296,8 +285,7 @@ FORMATS: dict[str, Format] = {
         '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="{}">\n',
         _keyed('<steptml:parameter name="{}">', "{}</steptml:parameter>\n"),
         "</steptml:invoke><｜tool_call_end｜>\n",
-        before="<｜tool_calls_begin｜>\n",
-        after="<｜tool_calls_end｜>",
+        around=("<｜tool_calls_begin｜>\n", "<｜tool_calls_end｜>"),
     ),
     "step3p5": _CODER,
     "trinity": _QWEN,

@@ -77,7 +77,7 @@ class Parsers:
             answer.calls[index] = [item.name or "", item.parameters]
         return answer
 
-    def streamed_calls(self, name: str, increments: Sequence[str], *, hooked: bool) -> Answer:
+    def streamed_calls(self, name: str, increments: Sequence[str], hooked: bool) -> Answer:
         """What a client gets of a stream with these increments."""
         answer = Answer()
         parser = self._array() if name == JSON_ARRAY else self._parser(name)
@@ -122,7 +122,7 @@ class Parsers:
         reasoning, rest = self.reasoning_parser(name).parse_non_stream(text)
         return Answer(reasoning or "", rest or "")
 
-    def streamed_reasoning(self, name: str, increments: Sequence[str], *, hooked: bool) -> Answer:
+    def streamed_reasoning(self, name: str, increments: Sequence[str], hooked: bool) -> Answer:
         answer, parser = Answer(), self.reasoning_parser(name)
         parse = self._reasoning.parse_stream_chunk
         found = [(parse if hooked else _original(parse))(parser, increment) for increment in increments]

@@ -132,10 +132,10 @@ def _forced_pool(inputs: TaskInputs, *, shown: bool, predicted: bool) -> Pool:
     return EndlessPool(starmap(unit, enumerate(_edits(inputs))), 1, inputs.learnt_calls)
 
 
-def _forced(name: str, *, shown: bool, predicted: bool) -> Task:
+def _forced(*, shown: bool, predicted: bool) -> Task:
     where = "in the prompt" if shown else "not in the prompt"
     return Task(
-        name=name,
+        name=f"edits_{'shown' if shown else 'unseen'}{'_predicted' if predicted else ''}",
         data=f"the same edits, the function {where}, {'and' if predicted else 'not'} sent as the predicted output",
         metric="none but speed; the edited functions come back token for token",
         source=_SOURCE,
@@ -152,9 +152,6 @@ EDITS = Task(
     pool=_pool,
 )
 
-FORCED_EDITS = (
-    _forced("edits_shown", shown=True, predicted=False),
-    _forced("edits_shown_predicted", shown=True, predicted=True),
-    _forced("edits_unseen", shown=False, predicted=False),
-    _forced("edits_unseen_predicted", shown=False, predicted=True),
+FORCED_EDITS = tuple(
+    _forced(shown=shown, predicted=predicted) for shown in (True, False) for predicted in (False, True)
 )

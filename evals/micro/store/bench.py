@@ -11,7 +11,7 @@ import argparse
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +63,6 @@ class Bench:
         texts = gather_texts(calls, self.tokenizer, output_tokens=num_tokens, num_requests=0, request_tokens=1)
         return texts.outputs
 
-    def stored_outputs(self) -> list[Tokens]:
-        """What a starting server loads."""
-        return self.outputs(parse_sizes(self.size)[self.size])
-
     def text(self) -> Tokens:
         """One long text to cut outputs from."""
         return np.concatenate(self.outputs(_LOAD_TEXT_TOKENS))
@@ -85,21 +81,20 @@ def cases(size: str) -> list[Case]:
     found = []
     for kind in reversed(KINDS):
         suffix = "" if kind == "redis" else f"_{kind}"
-        found += [
-            Case(
-                tuple(name + suffix for name in LOAD_ROWS),
-                lambda bench, folder, kind=kind: load_rows(kind, bench.text(), bench.seconds, folder),  # type: ignore[misc]
-            ),
-            Case(
-                tuple(name + suffix for name in CPU_ROWS),
-                lambda bench, folder, kind=kind: cpu_rows(kind, bench.text(), bench.seconds, folder),  # type: ignore[misc]
-            ),
-            Case(
-                (f"ready_{size}_{kind}_s", f"ready_{size}_{kind}_log_s"),
-                lambda bench, folder, kind=kind: ready_rows(kind, bench.size, bench.stored_outputs(), folder),  # type: ignore[misc]
-            ),
-        ]
+        for names, rows in ((LOAD_ROWS, load_rows), (CPU_ROWS, cpu_rows)):
+            found.append(Case(tuple(name + suffix for name in names), partial(_of_load, rows, kind)))
+        found.append(Case((f"ready_{size}_{kind}_s", f"ready_{size}_{kind}_log_s"), partial(_of_start, kind)))
     return found
+
+
+def _of_load(
+    rows: Callable[[str, Tokens, float, Path], Iterator[Row]], kind: str, bench: Bench, folder: Path
+) -> Iterator[Row]:
+    return rows(kind, bench.text(), bench.seconds, folder)
+
+
+def _of_start(kind: str, bench: Bench, folder: Path) -> Iterator[Row]:
+    return ready_rows(kind, bench.size, bench.outputs(parse_sizes(bench.size)[bench.size]), folder)
 
 
 def choose(found: Sequence[Case], names: Sequence[str]) -> list[Case]:

@@ -16,21 +16,19 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from agentspec.config import EngineConfig
-from agentspec.engine import Engine, request_hash
+from agentspec.engine import Engine
 from agentspec.evals.micro.store.processes import START_SECONDS, processes
-from agentspec.evals.micro.store.replica import NAMESPACE, NEVER, Replica, empty_store
+from agentspec.evals.micro.store.replica import NEVER, Replica, empty_store
 from agentspec.evals.micro.store.rows import Row
 from agentspec.evals.micro.texts import Tokens
 from agentspec.store.config import SharingConfig
 
 CPU_ROWS = ("share_cpu_us", "share_cpu_us_two_replicas")
 OUTPUTS_PER_SECOND, OUTPUT_TOKENS = 25, 120
-_TAIL = 16
 # Longest time after the last output in which those of the other replica arrive.
 _PATIENCE = 20.0
 
@@ -42,7 +40,9 @@ def cpu_rows(kind: str, text: Tokens, seconds: float, folder: Path) -> Iterator[
     suffix = "" if kind == "redis" else f"_{kind}"
     for number, name in enumerate(CPU_ROWS, 1):
         with empty_store(kind, folder / str(number)) as url:
-            told = _run(url, folder / "text.npy", seconds, number)
+            calls = [(_replicate, (url, folder / "text.npy", seconds, each)) for each in range(number)]
+            with processes(*calls) as replicas:
+                told = [replica.recv() for replica in replicas]
         cpu = {part: sum(each["cpu"][part] for each in told) for part in told[0]["cpu"]}
         outputs = sum(each["outputs"] for each in told)
         took = max(each["seconds"] for each in told)
@@ -62,11 +62,6 @@ def cpu_rows(kind: str, text: Tokens, seconds: float, folder: Path) -> Iterator[
         )
 
 
-def _run(url: str, text: Path, seconds: float, number: int) -> list[dict[str, Any]]:
-    with processes(*((_replicate, (url, text, seconds, each)) for each in range(number))) as replicas:
-        return [replica.recv() for replica in replicas]
-
-
 def _replicate(url: str, text_path: Path, seconds: float, number: int, together: Barrier, parent: Connection) -> None:
     text = np.load(text_path)
     count = round(OUTPUTS_PER_SECOND * seconds)
@@ -80,10 +75,8 @@ def _replicate(url: str, text_path: Path, seconds: float, number: int, together:
         for i, start in enumerate(starts):
             time.sleep(max(0.0, begun + i / OUTPUTS_PER_SECOND - time.monotonic()))
             output = text[start : start + OUTPUT_TOKENS].tolist()
-            request_id = f"replica-{number}-output-{i}"
-            output_id = request_hash(request_id) << 32 | (i + 1)
             used = time.thread_time()
-            replica.sharing.publish(NAMESPACE, output_id, request_id, output[:_TAIL], output, len(output))
+            replica.publish(f"replica-{number}-output", i, output)
             publishing += time.thread_time() - used
         replica.flush()
         expected = count * (together.parties - 1)

@@ -159,12 +159,13 @@ def _measured(kind: str, url: str, tokens: int, num_namespaces: int, budgets: li
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--tokens", nargs="+", default=["10m", "100m"], help="sizes of stores, such as 100m")
-    parser.add_argument("--namespaces", type=int, default=1000)
-    parser.add_argument("--budget-mb", nargs="+", type=int, default=[256], help="memory budgets of the engine, in MiB")
-    parser.add_argument("--store", choices=KINDS, default="sqlite")
-    parser.add_argument("--folder", type=Path, help="where the stores are made (default: a temporary folder)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    add = parser.add_argument
+    add("--tokens", nargs="+", default=["10m", "100m"], help="sizes of stores, such as 100m")
+    add("--namespaces", type=int, default=1000)
+    add("--budget-mb", nargs="+", type=int, default=[256], help="memory budgets of the engine, in MiB")
+    add("--store", choices=KINDS, default="sqlite")
+    add("--folder", type=Path, help="where the stores are made (default: a temporary folder)")
+    add("--json", type=Path, help="write the figures to this file")
     args = parser.parse_args()
     rows = []
     for size in args.tokens:

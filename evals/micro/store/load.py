@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from agentspec.config import EngineConfig
-from agentspec.engine import Engine, TokenArray, request_hash
+from agentspec.engine import Engine, TokenArray
 from agentspec.errors import StoreError
 from agentspec.evals.micro.store.processes import START_SECONDS, processes
-from agentspec.evals.micro.store.replica import NAMESPACE, NEVER, SCOPE, Replica, empty_store, stored_bytes
+from agentspec.evals.micro.store.replica import NEVER, SCOPE, Replica, empty_store, stored_bytes
 from agentspec.evals.micro.store.rows import Row
 from agentspec.evals.micro.texts import Tokens
 from agentspec.progress import Progress
@@ -34,7 +34,6 @@ LOAD_ROWS = ("follower_lag_p50_s", "follower_lag_p99_s", "lost_outputs")
 NUM_WRITERS = 2
 OUTPUTS_PER_SECOND = 200
 OUTPUT_TOKENS = 2000
-_TAIL = 16
 # Interval at which the follower's index is checked. Measured lags are too long by at most this.
 _LOOK_SECONDS = 0.005
 # The follower stops waiting for missing outputs this long after the last arrival.
@@ -120,11 +119,9 @@ def _write(
         for i, start in enumerate(starts):
             # Writers take turns.
             time.sleep(max(0.0, begun + (i + number / NUM_WRITERS) / rate - time.monotonic()))
-            request_id = f"writer-{number}-output-{i}"
-            output_id = request_hash(request_id) << 32 | (i + 1)
             output = text[start : start + OUTPUT_TOKENS].tolist()
-            finished[output_id] = time.time()
-            replica.sharing.publish(NAMESPACE, output_id, request_id, output[:_TAIL], output, len(output))
+            ended = time.time()
+            finished[replica.publish(f"writer-{number}-output", i, output)] = ended
         took = max(time.monotonic() - begun, 1e-9)
         replica.flush()
         parent.send({"finished": finished, "seconds": took, "health": replica.sharing.health()})

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.engine import Engine
+from agentspec.engine import Engine, request_hash
 from agentspec.errors import StoreUnavailableError
 from agentspec.evals.micro.store.redis_server import RedisServer
 from agentspec.store.base import Scope, Store
@@ -31,6 +31,8 @@ KINDS = ("sqlite", "redis")
 LOAD_SECONDS = 600.0
 # The keeper works only on request.
 NEVER = 1e6
+# Tokens of the prompt that are published with an output.
+_TAIL = 16
 
 
 @contextmanager
@@ -74,6 +76,13 @@ class Replica:
         if output_id is not None:
             tail = prompt[-self.engine.config.prompt_tail :]
             self.sharing.publish(NAMESPACE, output_id, request_id, tail.tolist(), output.tolist(), len(output))
+
+    def publish(self, name: str, number: int, output: list[int]) -> int:
+        """Publishes an output that its engine did not make; returns its id."""
+        request_id = f"{name}-{number}"
+        output_id = request_hash(request_id) << 32 | (number + 1)
+        self.sharing.publish(NAMESPACE, output_id, request_id, output[:_TAIL], output, len(output))
+        return output_id
 
     def flush(self) -> None:
         """Waits until everything that was finished is in the engine and in the store."""

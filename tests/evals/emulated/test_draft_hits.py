@@ -79,7 +79,7 @@ PROMPT = [5 + (7 * i) % 900 for i in range(40)]
 
 @pytest.fixture(scope="module")
 def model() -> TeacherForced:
-    return TeacherForced(MODEL_FOLDER, "float32", 1)
+    return TeacherForced(MODEL_FOLDER, "float32")
 
 
 def likeliest(model: TeacherForced, tokens: list[int]) -> list[int]:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from staged_answers import ANSWERS
+from staged_answers import ANSWERS, Scripted
 
 from agentspec import ConfigError
-from agentspec.workflows.text_to_sql import Completion, Message
-from agentspec.workflows.text_to_sql.agents.client import GREEDY, Sampling
 from agentspec.workflows.text_to_sql.agents.pruning import estimated_tokens, focused_schema, relevant_schema
-from agentspec.workflows.text_to_sql.agents.stages import INSTRUCTIONS, RULES, STAGES
+from agentspec.workflows.text_to_sql.agents.stages import RULES
 from agentspec.workflows.text_to_sql.agents.transcript import Transcript
 from agentspec.workflows.text_to_sql.agents.workflow import WorkflowConfig, solve
 from agentspec.workflows.text_to_sql.sql.schema import Schema
@@ -132,35 +129,22 @@ def test_references_of_every_form_join(tmp_path: Path, columns: str) -> None:
     assert has(shown, "Some.Thing", key) and has(shown, "near", other) and has(shown, "exact", other)
 
 
-class Recording:
-    """Answers the questions about the wide schema, and keeps the prompts."""
-
-    def __init__(self, extract: str) -> None:
-        self.answers = {**ANSWERS, "extract": extract, "draft": "SELECT 1", "combine": "SELECT 1", "repair": "SELECT 1"}
-        self.prompts: list[tuple[str, str]] = []
-
-    async def complete(
-        self, messages: Sequence[Message], max_tokens: int, *, sampling: Sampling = GREEDY
-    ) -> Completion:
-        stage = next(name for name in STAGES if messages[1]["content"].startswith(INSTRUCTIONS[name]))
-        self.prompts.append((stage, messages[0]["content"]))
-        return Completion(self.answers[stage], 1, 1, "stop")
-
-
 @pytest.mark.parametrize("extract", ['{"tables": ["parcel_current"], "columns": ["net_owner"]}', "no JSON"])
 def test_prompts_of_all_stages_stay_below_the_budget(wide: Source, extract: str) -> None:
-    model = Recording(extract)
+    said = {**ANSWERS, "extract": extract, **dict.fromkeys(("draft", "combine", "repair"), "SELECT 1")}
+    model = Scripted(lambda stage, messages, earlier: said[stage])
     config = WorkflowConfig(context_tokens=300)
     question = "Who is the net owner of a current parcel?"
     asyncio.run(solve(model, question, wide, config, Transcript(), evidence="net owner refers to net_owner"))
-    assert {stage for stage, _ in model.prompts} >= {"classify", "extract", "enrich", "draft", "check"}
-    for stage, system in model.prompts:
+    prompts = [(stage, messages[0]["content"]) for stage, messages, _ in model.calls]
+    assert {stage for stage, _ in prompts} >= {"classify", "extract", "enrich", "draft", "check"}
+    for stage, system in prompts:
         assert system.startswith(RULES)
         assert estimated_tokens(system.removeprefix(RULES + "\n")) <= 300, stage
         assert "parcel_current(" in system and "net_owner" in system
     # One prefix before extract has answered, and one after it.
-    before = {system for stage, system in model.prompts if stage in ("classify", "extract")}
-    after = {system for stage, system in model.prompts if stage not in ("classify", "extract")}
+    before = {system for stage, system in prompts if stage in ("classify", "extract")}
+    after = {system for stage, system in prompts if stage not in ("classify", "extract")}
     assert len(before) == len(after) == 1
 
 

@@ -5,43 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from every import every
-from staged_answers import ANSWERS, QUESTION, RIGHT
+from staged_answers import ANSWERS, QUESTION, RIGHT, Scripted
 
 from agentspec import ConfigError
-from agentspec.workflows.text_to_sql import Completion, Database, Message
-from agentspec.workflows.text_to_sql.agents.client import GREEDY, Sampling
-from agentspec.workflows.text_to_sql.agents.stages import INSTRUCTIONS, STAGES, WAYS
+from agentspec.workflows.text_to_sql import Database, Message
+from agentspec.workflows.text_to_sql.agents.client import GREEDY
+from agentspec.workflows.text_to_sql.agents.stages import WAYS
 from agentspec.workflows.text_to_sql.agents.transcript import CallFailed, Transcript
 from agentspec.workflows.text_to_sql.agents.workflow import Solution, WorkflowConfig, solve
 from agentspec.workflows.text_to_sql.generated.domains import SHOP
 from agentspec.workflows.text_to_sql.sql.sources import Source, open_source
-
-# stage, messages, number of earlier calls of the stage -> answer
-Script = Callable[[str, Sequence[Message], int], str]
-
-
-class Scripted:
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        self.calls: list[tuple[str, Sequence[Message], Sampling]] = []
-
-    async def complete(
-        self, messages: Sequence[Message], max_tokens: int, *, sampling: Sampling = GREEDY
-    ) -> Completion:
-        stage = next(name for name in STAGES if messages[1]["content"].startswith(INSTRUCTIONS[name]))
-        earlier = sum(name == stage for name, _, _ in self.calls)
-        self.calls.append((stage, messages, sampling))
-        text = self.script(stage, messages, earlier)
-        return Completion(error="out of order") if text == "DOWN" else Completion(text, 5, 3, "stop")
-
-    def counts(self) -> dict[str, int]:
-        return {stage: n for stage in STAGES if (n := sum(name == stage for name, _, _ in self.calls))}
 
 
 @pytest.fixture(scope="module")
