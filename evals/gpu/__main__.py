@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     options.folder("--out", "folder for records and logs (default gpu-run)", Path("gpu-run"))
     options.number("--elapsed", 0.0, "seconds of the command that have passed already, for unpacking")
     options.number("--within", LENT_SECONDS, "seconds after which the command must have ended, if that is sooner")
+    options.flag("--eager-prefill", "capture no prefills, in case that fails")
     options.flag("--plan", "print all trips with estimated seconds, and exit")
     options.flag("--next", "print the next trip with its commands, and exit")
     options.folder("--results", "folder of committed results (default evals/results/gpu)", Path("evals/results/gpu"))
@@ -132,6 +133,7 @@ def _run(args: argparse.Namespace) -> int:
         head_accept_length=args.head_accept_length,
         deadline=began + latest,
         on_cpu=args.dry_run,
+        eager_prefill=args.eager_prefill,
     )
     # A CPU takes longer than the deadlines of a GPU allow.
     factor = 10.0 if args.dry_run else 1.0

@@ -116,6 +116,8 @@ def replay_servers(run: Run, systems: Sequence[str]) -> list[Server]:
 def _replay_server(run: Run, name: str) -> Server:
     system = SYSTEMS[name]
     words = arguments(system, run.size, run.data, backend=run.backend, max_running=max(run.clients))
+    if run.eager_prefill:
+        words.append("--disable-prefill-cuda-graph")
     if not run.on_cpu:
         # An idle scheduler would poll, and slow down another one on the same physical core. SGLang 0.5.23 has no such option
         # any more.

@@ -40,6 +40,8 @@ class Run:
     """Of the phase, by time.monotonic()."""
     on_cpu: bool = False
     """A dry run: no GPU, no graphs, the small model."""
+    eager_prefill: bool = False
+    """Whether the servers of replays capture no prefills."""
 
     @property
     def size(self) -> Size:

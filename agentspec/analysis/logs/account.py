@@ -13,8 +13,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agentspec.analysis.logs.calls import shown
-
 Where = Literal["output", "prompt", "record"]
 """What a model wrote, what it read, and everything else in a record."""
 PLACES = {"output": "in outputs", "prompt": "in prompts", "record": "in records"}
@@ -23,7 +21,7 @@ _MAX_NAMES = 200
 """The number of unknown fields that are counted separately. A log may have any names, for example those of users."""
 _OTHER = "(others)"
 _MAX_SPANS = 1 << 20
-_TYPE = re.compile(r"[A-Za-z][\w.:-]{0,47}")
+_NAME = re.compile(r"[A-Za-z_@$][\w.:/-]{0,47}")
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
@@ -89,7 +87,7 @@ class Account:
                 continue
             repeats = [part in text for part in texts_in(inner)] if text else []
             if not repeats or not all(repeats):
-                self.note_unknown(where, f"{name}.{shown(str(key))}", inner, text)
+                self.note_unknown(where, f"{name}.{type_name(key)}", inner, text)
 
     @property
     def num_skipped(self) -> int:
@@ -125,8 +123,9 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def type_name(value: Any) -> str:
-    """The name of a block's type as it may be shown. What does not look like a name could be a text of the log."""
-    return value if isinstance(value, str) and _TYPE.fullmatch(value) else "(no name)"
+    """The name of a block's type or of a field as it may be shown. What does not look like a name could be a text of
+    the log: in a table without a header, the names of the fields are the texts of its first row."""
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else "(no name)"
 
 
 def times(count: int) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentspec.analysis.logs.account import Account, Where
-from agentspec.analysis.logs.calls import BadRecordError, NoAnswerError, from_text, shown
+from agentspec.analysis.logs.account import Account, Where, type_name
+from agentspec.analysis.logs.calls import BadRecordError, NoAnswerError, from_text
 from agentspec.analysis.logs.formats import fields
 from agentspec.analysis.logs.formats.blocks import Part, is_redacted
 from agentspec.analysis.logs.formats.messages import (
@@ -209,7 +209,7 @@ def _object_answers(value: Mapping[str, Any], account: Account) -> list[Answer]:
     if not value or not value.keys() - fields.ANSWER_IGNORED or inner is not None:
         raise NoAnswerError("an answer without content")
     account.note_unknown("output", "answer of an unknown form", value)
-    keys = ", ".join(sorted(shown(str(key)) for key in list(value)[:6]))
+    keys = ", ".join(sorted(type_name(key) for key in list(value)[:6]))
     raise BadRecordError(f"an answer must be text, a message or choices, got an object with the fields {keys}")
 
 

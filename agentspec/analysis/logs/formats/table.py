@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from agentspec.analysis.logs.account import Account, Tally
-from agentspec.analysis.logs.calls import BadRecordError, LoggedCall, NoAnswerError, from_text, shown
+from agentspec.analysis.logs.account import Account, Tally, type_name
+from agentspec.analysis.logs.calls import BadRecordError, LoggedCall, NoAnswerError, from_text
 from agentspec.analysis.logs.formats.answers import ANSWERS, REQUESTS, failed, unwrapped
 from agentspec.analysis.logs.formats.events import is_event
 from agentspec.analysis.logs.formats.messages import REDACTED, is_message
@@ -88,7 +88,7 @@ def format_of(record: Any) -> Format:
         if form.matches(record):
             return form
     raise BadRecordError(
-        f"no known format matches a record with the fields {', '.join(sorted(shown(str(k)) for k in list(record)[:6])) or '(none)'}"
+        f"no known format matches a record with the fields {', '.join(sorted(type_name(k) for k in list(record)[:6])) or '(none)'}"
     )
 
 

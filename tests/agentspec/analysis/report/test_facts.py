@@ -80,6 +80,15 @@ def test_no_text_of_the_log_is_in_the_facts(tmp_path: Path) -> None:
     assert "secret" not in json.dumps(facts_of(path))
 
 
+def test_texts_in_place_of_the_names_of_fields_do_not_enter_the_report(tmp_path: Path) -> None:
+    (tmp_path / "without_header.csv").write_text('"the secret prompt","the secret answer"\n' * 4)
+    answers = [{**request("p", "a"), "output": {f"the secret answer {i}": 1}} for i in range(4)]
+    write_lines(tmp_path / "log.jsonl", [request("p", "a"), *answers])
+    facts = json.dumps(facts_of(tmp_path))
+    assert "(no name)" in facts
+    assert "secret" not in facts
+
+
 def test_one_session_says_what_it_cannot_tell(tmp_path: Path) -> None:
     facts = facts_of(write_lines(tmp_path / "log.jsonl", [request("q", f"answer {i}", session="s") for i in range(6)]))
     assert facts["verdict"]["kind"] == "unknown"
