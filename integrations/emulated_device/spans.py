@@ -20,7 +20,7 @@ SPANS: dict[str, str] = {
     f"{_OURS}.drafting.draft_model.LaunchedTrees.wait": "reading",
     f"{_OURS}.drafting.suffix_drafter.SuffixDrafter.draft": "drafting",
     f"{_OURS}.drafting.accepted_tokens.AcceptedTokens.catch_up": "growing",
-    f"{_OURS}.workers.hybrid._Hybrid._chosen": "planning",
+    f"{_OURS}.workers.hybrid._Hybrid._choose": "planning",
     f"{_OURS}.workers.hybrid._Hybrid._united": "drafting",
     f"{_OURS}.stream_order.steps.StreamOrder.launch": "drafting",
     f"{_OURS}.drafting.suffix_drafter.SuffixDrafter.settle": "planning",

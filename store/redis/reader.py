@@ -162,8 +162,9 @@ class RedisReader:
                     self._positions.pop(name, None)
                 self._growing[name] = None
         if missed:
-            self._growing.update(dict.fromkeys(namespaces_of(session.call("SMEMBERS", self._keys.names))))
-            self._growing[CONTROL] = None
+            names = namespaces_of(session.call("SMEMBERS", self._keys.names))
+            # Deletions come first, so that outputs which were delivered after their deletion are recognised.
+            self._growing = dict.fromkeys([CONTROL, *self._growing, *names])
         if news:
             self._news = news[-1][0].decode()
         return removed
