@@ -45,7 +45,8 @@ ACCEPT_LENGTH, STEPS = 2.5, 3
 
 _HEAD = (DRAFT_MODEL, str(EAGLE3_FOLDER), *chains(STEPS))
 SYSTEMS = {
-    **{name: SHIPPED[name] for name in ("none", "ngram")},
+    "none": SHIPPED["none"],
+    "ngram": SHIPPED["ngram"],
     "suffix": SHIPPED["agentspec"],
     "eagle3": System("SGLang + EAGLE-3", "EAGLE3", (*_HEAD, *width(STEPS + 1))),
     "hybrid": System("agentspec + EAGLE-3", "AGENTSPEC", (*_HEAD, "--agentspec-base", "EAGLE3"), OWN_ESTIMATES),

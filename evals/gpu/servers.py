@@ -33,7 +33,8 @@ _HYBRID = System(
     {**_OUR_WIDTHS, **OWN_ESTIMATES},
 )
 SYSTEMS = {
-    **{name: SHIPPED[name] for name in ("none", "ngram")},
+    "none": SHIPPED["none"],
+    "ngram": SHIPPED["ngram"],
     "suffix": _SUFFIX,
     "eagle3": System("SGLang + EAGLE-3", "EAGLE3", (*_CHAINS, *width(HEAD_STEPS + 1))),
     "hybrid": _HYBRID,

@@ -372,13 +372,11 @@ def test_a_replica_that_cannot_read_a_deletion_does_not_write_what_it_deleted(st
     """While replicas are given a key one after another, the others cannot read what those with it write."""
     with Replica(store, max_growing_tokens=64) as plain:
         plain.finish("gone", list(range(1, 80)))
-        plain.engine.flush()
-        plain.sharing.keep_now()
+        plain.write_snapshots()
         delete_namespaces(store, Codec(SCOPE, bytes(range(32))), [A], time.time())
         until(lambda: plain.sharing.health()["skipped_records"])
         plain.finish("new", list(range(200, 280)))
-        plain.engine.flush()
-        plain.sharing.keep_now()
+        plain.write_snapshots()
         assert store.manifest(A) is None
 
 

@@ -122,6 +122,7 @@ def test_the_rule_match_length_looks_at_the_match_alone() -> None:
     assert choose(policy(rule="match-length", min_match=3), drafts) == [False, False, True]
     for tau, wanted in ((0, False), (math.inf, True)):
         assert choose(policy(rule="match-length", tau=tau), drafts) == [wanted] * 3
+        assert choose(policy(rule="match-length", tau=tau), drafts, fit=[False, True, True]) == [False, wanted, wanted]
 
 
 # combine ----------------------------------------------------------------------------------------------------------
