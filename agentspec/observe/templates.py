@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.analysis.replay.encoding import without_surrogates
 from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.errors import ConfigError
 
@@ -65,11 +66,11 @@ def compare(messages: Sequence[dict[str, Any]], render: Render, tokenizer: Token
     """Looks for each assistant message in the prompt made of all messages. The message's original tokens are assumed to
     be those of its text alone."""
     answers = [m["content"] for m in messages if m["role"] == "assistant" and isinstance(m.get("content"), str)]
-    answers = [answer for answer in answers if answer]
+    answers = [without_surrogates(answer) for answer in answers if answer]
     if not answers:
         return
     try:
-        text = render(messages)
+        text = without_surrogates(render(messages))
     except Exception as error:  # noqa: BLE001 - a template raises what it likes
         into.failed.append(f"{type(error).__name__}: {error}")
         return

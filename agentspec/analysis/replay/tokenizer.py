@@ -52,7 +52,7 @@ class Tokenizer:
     """Decodes ids as `_encode` returns them. Ids that `_encode` never returns are omitted."""
 
     def encode(self, text: str) -> NDArray[np.int32]:
-        """The token ids of a text, int32[n]."""
+        """The token ids of a text, int32[n]. Raises UnicodeEncodeError if it has a lone surrogate."""
         ids = np.array(self._encode(text), dtype=np.int32)
         return ids + np.int32(self._offset) if self._offset else ids
 
@@ -152,6 +152,8 @@ def _load_hugging_face(name: str, data: bytes) -> Tokenizer:
         end, vocab_size = vocab_size, vocab_size + 1
 
     def encode(text: str) -> list[int]:
+        # Raises what the other tokenizers do; this one raises TypeError.
+        text.encode()
         ids: list[int] = inner.encode(text, add_special_tokens=False).ids
         return ids
 

@@ -80,6 +80,14 @@ def test_what_a_template_makes_of_answers(render: Render, severity: Severity, se
     assert finding.severity is severity and seen in finding.seen
 
 
+def test_a_template_with_half_an_emoji() -> None:
+    def join(messages: Sequence[dict[str, Any]]) -> str:
+        return "".join(message["content"] for message in messages)
+
+    finding = checked(chat("q \ud83d", "an answer \ud83d"), render=join)["template"]
+    assert "0 as another text" in finding.seen
+
+
 def test_a_template_that_refuses_is_told() -> None:
     def refuse(messages: Sequence[dict[str, Any]]) -> str:
         raise ValueError("roles must alternate")

@@ -60,6 +60,9 @@ def test_hugging_face_file_names_its_end_of_turn() -> None:
     assert len(ids)
     assert ids.max() < tokenizer.vocab_size
     assert 0 <= tokenizer.end_of_turn < tokenizer.vocab_size
+    # JSON logs have half of a surrogate pair where an emoji was cut.
+    with pytest.raises(UnicodeEncodeError):
+        tokenizer.encode("name \ud83d")
 
 
 def test_names_tell_files_of_one_name_apart(tmp_path: Path) -> None:
