@@ -110,5 +110,8 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """The integers of a comma-separated list, ascending, without repeats. Raises ValueError for any other text."""
-    return tuple(sorted({int(word) for word in text.split(",")}))
+    """The integers of a comma-separated list, ascending, without repeats. Raises ArgumentTypeError for any other text."""
+    try:
+        return tuple(sorted({int(word) for word in text.split(",")}))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be whole numbers with commas, such as 1,8,64, got {text!r}") from None

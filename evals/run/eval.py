@@ -160,6 +160,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--session-calls must be at least 1, got {args.session_calls}")
     if args.resume and not args.json:
         raise ConfigError("--resume needs --json FILE to go on from")
+    if args.json and (args.json.is_dir() or not args.json.parent.is_dir()):
+        raise ConfigError(f"--json must be a file in a folder that exists, got {args.json}")
     import torch
 
     on_cpu = not torch.cuda.is_available()

@@ -196,7 +196,12 @@ class SessionPool:
         if len(units) < num_units:
             raise ConfigError(
                 f"{self._name} must have {num_units} sessions with prompts of their own to keep as many clients busy, "
-                f"but there are {len(units)}; ask for less --concurrency"
+                f"but there are {len(units)}; "
+                + (
+                    "ask for less --concurrency"
+                    if units
+                    else "use requests with their prompts, and with different ones"
+                )
             )
         self._queue = rest
         prompts = [_prompt(call) for unit in units for call in unit.calls]

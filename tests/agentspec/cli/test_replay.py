@@ -159,3 +159,9 @@ def test_limit_counts_calls(trace: Path) -> None:
 def test_bad_arguments(trace: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
     assert main(command(trace, str(trace), *words)) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_bad_list_says_what_it_takes(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(command(trace, str(trace), "--max-draft-tokens", "4;8"))
+    assert "must be whole numbers with commas, such as 1,8,64, got '4;8'" in capsys.readouterr().err

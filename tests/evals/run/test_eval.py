@@ -88,6 +88,14 @@ def test_servers_are_asked_in_turns_and_every_record_tells_what_it_depends_on(
     assert main([*words, "--resume", "--seed", "1"]) == 2
 
 
+def test_a_file_that_cannot_be_written_is_refused_before_any_server_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = StandIns(monkeypatch)
+    assert main([*WORDS, "--json", str(tmp_path / "no folder" / "out.json")]) == 2 and not servers.started
+    assert "--json must be a file in a folder that exists" in capsys.readouterr().err
+
+
 def test_a_server_that_fails_is_recorded_and_measured_again_on_resuming(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

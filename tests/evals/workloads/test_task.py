@@ -6,8 +6,10 @@ import random
 from itertools import count, islice
 from typing import Any
 
+import pytest
 from every import every
 
+from agentspec.errors import ConfigError
 from agentspec.evals.workloads.open_chat import draw_open_prompts
 from agentspec.evals.workloads.task import Conversation, EndlessPool, FixedCall, SessionPool
 
@@ -65,6 +67,13 @@ def test_draws_repeat_only_when_everything_was_drawn() -> None:
     assert pool.asked_before() > 0
     again = SessionPool(conversations(random.Random(1), 5, 2), learnt_share=0.2, learnt_calls=1, seed=1, name="trace")
     assert prompts(again.draw(1, 1)) == prompts(first)
+
+
+def test_work_without_prompts_does_not_ask_for_fewer_clients() -> None:
+    sessions = {f"t{i}": [Conversation(f"s{i}", (call(1),))] for i in range(3)}
+    pool = SessionPool(sessions, learnt_share=0.2, learnt_calls=1, seed=1, name="log")
+    with pytest.raises(ConfigError, match="use requests with their prompts"):
+        pool.draw(1, 1)
 
 
 def test_endless_work_keeps_what_is_learnt_apart() -> None:
