@@ -59,8 +59,9 @@ def input_notes(log: Log, sampled: Sampled, lost: int, seconds: float | None, sh
     num_measured, num_candidates = len(sampled.measured), len(log.sampled.measured)
     notes = []
     if reading.stopped:
+        # The bytes that were taken from the file may be all, while the last records of them were not read.
         notes.append(
-            f"Only the first {math.floor(100 * reading.stopped)} % of the log were read, because reading took half of the "
+            f"Only the first {min(99, math.floor(100 * reading.stopped))} % of the log were read, because reading took half of the "
             f"{seconds:g} seconds (--seconds). More time reads more."
         )
     if num_kept < total.outputs:

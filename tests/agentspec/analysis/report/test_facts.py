@@ -15,6 +15,7 @@ from logs import noise_text, request, sql_sessions, write_lines
 
 from agentspec import ConfigError
 from agentspec.analysis.logs.sample import SampleLimits
+from agentspec.analysis.logs.source import LogReading
 from agentspec.analysis.measures.grid import TAUS, WIDTHS
 from agentspec.analysis.report import ReportConfig, report_facts, summary
 from agentspec.analysis.report.facts import WIDTH
@@ -227,6 +228,15 @@ def test_a_short_time_cuts_the_replay_and_says_so(tmp_path: Path) -> None:
         for note in facts["could_not_tell"]
     )
     assert facts["speedup"]
+
+
+def test_a_log_that_was_not_read_to_its_end_is_never_said_to_be_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LogReading, "is_late", property(lambda reading: reading.num_records >= 30))
+    facts = facts_of(write_lines(tmp_path / "log.jsonl", agent_chats(40, 3)), seconds=10.0)
+    assert facts["inputs"]["num_outputs"] < 160
+    assert any("Only the first 99 % of the log were read" in note for note in facts["could_not_tell"])
 
 
 def test_one_long_output_takes_no_longer_than_allowed(tmp_path: Path) -> None:
