@@ -208,7 +208,10 @@ class Keeper:
                 return True
             errors.append(error)
             return False
-        if num_bytes:
+        if num_bytes is None:
+            # The next round finds it rewritten.
+            self.rewrite(name)
+        elif num_bytes:
             self._health.add("snapshots")
             self._health.add("snapshot_bytes", num_bytes)
         return True

@@ -257,14 +257,14 @@ class _EngineDoor:
         self._engine.wait_indexed()
         return errors
 
-    def snapshot(self, namespace: str) -> tuple[list[tuple[Any, ...]], NDArray[np.uint64], bool]:
-        """The namespace's segments without their bytes, the ids of outputs that are in none, and whether the engine may
-        have been cleared before."""
+    def snapshot(self, namespace: str) -> tuple[list[tuple[Any, ...]], NDArray[np.uint64], bool, bool]:
+        """The namespace's segments without their bytes, the ids of outputs that are in none, whether some of these will
+        be in one again, and whether the engine may have been cleared before."""
         found = self._engine.snapshot(namespace)
         segments = [
             (each.name, each.blob.nbytes, each.output_ids, each.times, each.num_tokens) for each in found.segments
         ]
-        return segments, found.unsealed, self._is_cleared()
+        return segments, found.unsealed, found.is_rewriting, self._is_cleared()
 
     def segment(self, namespace: str, name: str) -> NDArray[np.uint8]:
         for each in self._engine.snapshot(namespace).segments:

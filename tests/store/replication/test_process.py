@@ -53,7 +53,7 @@ def test_a_snapshot_has_what_was_added_before_it() -> None:
     class Calls(list[str]):
         def call(self, name: str, *arguments: Any) -> Any:
             self.append(name)
-            return [] if name == "add_all" else ([], np.zeros(0, np.uint64), False)
+            return [] if name == "add_all" else ([], np.zeros(0, np.uint64), False, False)
 
     calls: Any = Calls()
     engine = RemoteEngine(calls, EngineConfig())

@@ -290,6 +290,29 @@ def test_old_outputs_expire_here_and_in_the_store(store: Store) -> None:
         until(lambda: (one.sharing.keep_now(), list(store.namespaces()))[1] == [])
 
 
+def test_what_expires_or_is_deleted_takes_nothing_else_out_of_the_snapshot(store: Store) -> None:
+    def in_snapshot() -> int:
+        data = store.manifest(A)
+        assert data is not None
+        return sum(ref.num_outputs for ref in CODEC.decode_manifest(A, data).segments)
+
+    tokens = np.arange(1, 400, dtype=np.int32)
+    with Replica(store, max_growing_tokens=64, ttl_seconds=50.0) as one:
+        for number in range(100):
+            time_finished = time.time() - (0.0 if number else 48.0)
+            record = OutputRecord(number + 1, "r", time_finished, 0, np.roll(tokens, number))
+            store.append([(A, CODEC.encode(A, record))])
+        until(lambda: one.num_outputs() == 100)
+        one.write_snapshots()
+        assert in_snapshot() == 100
+        # The keeper lets the old one expire and writes a snapshot while the engine still rewrites the segment.
+        until(lambda: (one.sharing.keep_now(), one.engine.stats().outputs)[1] == 99)
+    with Replica(store, ttl_seconds=50.0) as again:
+        assert again.num_outputs() == 99
+        again.write_snapshots()
+        assert in_snapshot() == 99
+
+
 def test_an_engine_cleared_while_snapshots_are_written_hides_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
