@@ -150,15 +150,26 @@ class SharingProcess(Publisher):
             ) from None
 
     def _launch(self, setup: StoreSetup) -> None:
-        pairs = [socket.socketpair() for _ in range(3)]
-        theirs = [pair[1] for pair in pairs]
-        descriptors = [each.fileno() for each in theirs]
-        # -P: a folder of that name in the working directory must not hide the package.
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _MAIN, *map(str, descriptors)], pass_fds=descriptors, stdin=subprocess.DEVNULL
-        )
-        for each in theirs:
-            each.close()
+        pairs: list[tuple[socket.socket, socket.socket]] = []
+        try:
+            pairs.extend(socket.socketpair() for _ in range(3))
+            descriptors = [theirs.fileno() for _, theirs in pairs]
+            # -P: a folder of that name in the working directory must not hide the package.
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _MAIN, *map(str, descriptors)],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+            )
+        except OSError as error:
+            for ours, _ in pairs:
+                ours.close()
+            # A machine whose memory was so short that the last process was ended may have none for the next one yet.
+            raise StoreUnavailableError(
+                f"the process of the store {redact(setup.url)} cannot be started: {error}"
+            ) from error
+        finally:
+            for _, theirs in pairs:
+                theirs.close()
         channels = commands, engine, outbox = [Channel(pair[0]) for pair in pairs]
         try:
             commands.call("open", setup)
