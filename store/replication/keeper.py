@@ -27,8 +27,9 @@ _SNAPSHOT_SHARE = 0.05
 _QUOTA_SLACK = 0.125
 
 
-class _ClearedError(Exception):
-    """The engine was cleared, maybe before the snapshot was taken of it that is to be written."""
+class _LeftOutError(Exception):
+    """The snapshot that was taken is not to be written: the engine was cleared, or an entry could not be read, maybe
+    before it was taken."""
 
 
 class Keeper:
@@ -117,11 +118,11 @@ class Keeper:
                     self._grown.clear()
                 self._advance_all()
                 return
-            if not self._held_lease:
-                # What changed since its last snapshot, only the one who held it before could tell.
-                self._held_lease = True
-                if not self._snapshots_stopped:
-                    self._kept_tokens.clear()
+            if not self._snapshots_stopped and (thoroughly or not self._held_lease or now >= self._next_thorough):
+                # What changed since the last snapshot, only the one who held the lease before could tell. Later, others may
+                # have removed a snapshot, as the deletion of a request does.
+                self._kept_tokens.clear()
+            self._held_lease = True
             errors: list[StoreError] = []
             if thoroughly or now >= self._next_snapshots:
                 self._write_snapshots(errors)
@@ -200,7 +201,7 @@ class Keeper:
                 lambda unsealed: self._covered(name, unsealed),
                 anew=anew,
             )
-        except _ClearedError:
+        except _LeftOutError:
             return True
         except StoreError as error:
             if isinstance(error, RecordError) and error.is_readable_elsewhere:
@@ -217,8 +218,9 @@ class Keeper:
         return True
 
     def _covered(self, name: str, unsealed: Container[int]) -> str:
-        if self._snapshots_stopped:
-            raise _ClearedError
+        with self._lock:
+            if self._snapshots_stopped or name in self._left_out:
+                raise _LeftOutError
         return self._coverage.advance(name, unsealed)
 
     def _changed_namespaces(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +20,7 @@ from agentspec.store.base import CONTROL, Store
 from agentspec.store.codec import Codec
 from agentspec.store.config import SharingConfig
 from agentspec.store.records import ANY_NAMESPACE, Deletion, OutputRecord
-from agentspec.store.replication.deletion import announce, delete_namespaces
+from agentspec.store.replication.deletion import announce, delete_namespaces, delete_request
 from agentspec.store.replication.sharing import Sharing
 from agentspec.store.urls import open_store
 
@@ -401,6 +402,52 @@ def test_a_replica_that_cannot_read_a_deletion_does_not_write_what_it_deleted(st
         plain.finish("new", list(range(200, 280)))
         plain.write_snapshots()
         assert store.manifest(A) is None
+
+
+def test_an_unreadable_record_that_comes_while_snapshots_are_written_is_not_hidden(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = Engine.snapshot
+    late = ""
+
+    def newer(namespace: str) -> bytes:
+        data = bytearray(CODEC.encode(namespace, OutputRecord(9, "r", time.time(), 0, np.array([5, 6], np.int32))))
+        data[4] += 1
+        return bytes(data[:-4]) + zlib.crc32(data[:-4]).to_bytes(4, "little")
+
+    with Replica(store, max_growing_tokens=64) as one, Replica(store, max_growing_tokens=64) as other:
+
+        def slow(engine: Engine, namespace: str) -> Snapshot:
+            nonlocal late
+            if engine is one.engine and not late:
+                late = B if namespace == A else A
+                store.append([(late, newer(late))])
+                other.finish("later", list(range(200, 280)), late)
+                until(lambda: one.num_outputs() == 3)
+            return snapshot(engine, namespace)
+
+        one.finish("a", list(range(1, 80)))
+        one.finish("b", list(range(1, 80)), B)
+        until(lambda: num_read(one) == 2)
+        monkeypatch.setattr(Engine, "snapshot", slow)
+        one.write_snapshots()
+        assert [name for name in (A, B) if store.manifest(name) is None] == [late]
+
+
+def test_snapshots_that_the_deletion_of_a_request_removed_are_written_again(store: Store) -> None:
+    with Replica(store, max_growing_tokens=64) as one:
+        one.finish("a", list(range(1, 80)))
+        one.finish("b", list(range(1, 80)), B)
+        one.write_snapshots()
+        # Now only the snapshots have them.
+        for name in (A, B):
+            store.trim(name, max_bytes=0)
+        assert delete_request(store, CODEC, ANY_NAMESPACE, "a", time.time()).snapshots == 2
+        until(lambda: one.num_outputs() == 1)
+        one.write_snapshots()
+    with Replica(store) as again:
+        assert again.drafts([1], B)[:3] == [2, 3, 4]
+        assert again.drafts([1], A) == []
 
 
 def test_one_replica_at_a_time_writes_snapshots(store: Store) -> None:
