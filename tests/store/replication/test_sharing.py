@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 import zlib
@@ -446,6 +447,28 @@ def test_snapshots_that_the_deletion_of_a_request_removed_are_written_again(stor
         until(lambda: one.num_outputs() == 1)
         one.write_snapshots()
     with Replica(store) as again:
+        assert again.drafts([1], B)[:3] == [2, 3, 4]
+        assert again.drafts([1], A) == []
+
+
+def test_what_was_deleted_does_not_come_back_with_an_older_copy_of_the_store(store: Store, tmp_path: Path) -> None:
+    path, copy = tmp_path / "store.sqlite3", tmp_path / "copy.sqlite3"
+    with Replica(store, max_growing_tokens=64) as one:
+        one.finish("gone", list(range(1, 80)))
+        one.finish("kept", list(range(1, 80)), B)
+        one.write_snapshots()
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+        delete_namespaces(store, CODEC, [A], time.time())
+        until(lambda: one.num_outputs() == 1)
+        one.sharing.keep_now()
+        for file in (path, *tmp_path.glob("store.sqlite3-*")):
+            file.unlink()
+        copy.rename(path)
+        until(lambda: one.sharing.health()["resets"] == 1)
+        until(lambda: num_entries(store) == 0)
+        one.write_snapshots()
+    with closing(open_store(store.url, SCOPE)) as restored, Replica(restored) as again:
         assert again.drafts([1], B)[:3] == [2, 3, 4]
         assert again.drafts([1], A) == []
 
