@@ -257,7 +257,8 @@ class Keeper:
         quota = self._config.quota_bytes
         try:
             if expired and info.last_time and info.last_time < expired:
-                self._store.remove_namespace(info.namespace)
+                # A tenant may have come back since the namespaces were listed.
+                self._store.remove_namespace(info.namespace, before=expired)
             elif expired and is_thorough:
                 self._store.trim(info.namespace, before=expired)
             if quota and info.log_bytes > quota:

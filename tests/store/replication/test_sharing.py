@@ -17,7 +17,7 @@ from replicas import SCOPE, A, B, Replica, until
 
 from agentspec.engine import Engine, EngineStats
 from agentspec.snapshot import Snapshot
-from agentspec.store.base import CONTROL, Store
+from agentspec.store.base import CONTROL, NamespaceInfo, Store
 from agentspec.store.codec import Codec
 from agentspec.store.config import SharingConfig
 from agentspec.store.records import ANY_NAMESPACE, Deletion, OutputRecord
@@ -290,6 +290,24 @@ def test_old_outputs_expire_here_and_in_the_store(store: Store) -> None:
     with Replica(store, ttl_seconds=2.0) as one:
         until(lambda: (one.sharing.keep_now(), one.num_outputs())[1] == 0)
         until(lambda: (one.sharing.keep_now(), list(store.namespaces()))[1] == [])
+
+
+def test_a_tenant_who_comes_back_while_its_namespace_expires_loses_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = type(store).namespaces
+    with Replica(store) as other, Replica(store, ttl_seconds=0.5) as one:
+
+        def namespaces(store: Store) -> Iterator[NamespaceInfo]:
+            found = list(names(store))
+            other.finish("back", [5, 6, 7])
+            return iter(found)
+
+        one.finish("gone", [5, 8, 9])
+        time.sleep(2.0)
+        monkeypatch.setattr(type(store), "namespaces", namespaces)
+        one.sharing.keep_now()
+        assert num_entries(store) == 2
 
 
 def test_what_expires_or_is_deleted_takes_nothing_else_out_of_the_snapshot(store: Store) -> None:
