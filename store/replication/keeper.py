@@ -15,6 +15,7 @@ from agentspec.store.clock import SteadyClock
 from agentspec.store.codec import Codec
 from agentspec.store.config import SharingConfig
 from agentspec.store.replication.coverage import Coverage
+from agentspec.store.replication.deletion import drop_snapshot
 from agentspec.store.replication.health import Health
 from agentspec.store.replication.interfaces import LearningEngine
 from agentspec.store.replication.snapshots import write_snapshot
@@ -253,6 +254,17 @@ class Keeper:
         if is_thorough:
             self._next_thorough = now + _THOROUGH_SECONDS
 
+    def _drop_expired_snapshot(self, namespace: str, expired: int) -> None:
+        """Removes a snapshot all of whose outputs have expired, because those who could write it again are gone."""
+        data = self._store.manifest(namespace)
+        try:
+            is_expired = data is not None and self._codec.decode_manifest(namespace, data).time < expired
+        except RecordError:
+            # Others may read it, or write another in its place.
+            return
+        if is_expired:
+            drop_snapshot(self._store, self._codec, namespace, self.clock.now())
+
     def _trim_namespace(self, info: NamespaceInfo, expired: int, is_thorough: bool, errors: list[StoreError]) -> None:
         quota = self._config.quota_bytes
         try:
@@ -261,6 +273,7 @@ class Keeper:
                 self._store.remove_namespace(info.namespace, before=expired)
             elif expired and is_thorough:
                 self._store.trim(info.namespace, before=expired)
+                self._drop_expired_snapshot(info.namespace, expired)
             if quota and info.log_bytes > quota:
                 self._store.trim(info.namespace, max_bytes=quota)
         except StoreUnavailableError:

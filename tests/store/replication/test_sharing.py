@@ -292,6 +292,23 @@ def test_old_outputs_expire_here_and_in_the_store(store: Store) -> None:
         until(lambda: (one.sharing.keep_now(), list(store.namespaces()))[1] == [])
 
 
+def test_an_expired_snapshot_is_removed_by_a_replica_that_writes_none(store: Store) -> None:
+    with Replica(store, max_growing_tokens=64, ttl_seconds=2.0) as one:
+        one.finish("old", list(range(1, 80)))
+        one.write_snapshots()
+        one.sharing.engine_cleared()
+        time.sleep(3.5)
+        one.finish("new", [5, 8, 9])
+        one.sharing.keep_now()
+        (info,) = store.namespaces()
+        data = store.manifest(A)
+        assert info.num_entries == 1
+        assert data is not None
+        assert CODEC.decode_manifest(A, data).segments == ()
+        with Replica(store) as again:
+            assert again.drafts([5]) == [8, 9]
+
+
 def test_a_tenant_who_comes_back_while_its_namespace_expires_loses_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
