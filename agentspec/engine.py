@@ -344,8 +344,8 @@ class Engine:
     def snapshot(self, namespace: str) -> Snapshot:
         """Takes a consistent view of a namespace's finished outputs: its sealed segments, not copied, and the ids of
         the outputs that are not sealed yet."""
-        segments, unsealed = self._core.snapshot(namespace)
-        return Snapshot(tuple(SealedSegment(*segment) for segment in segments), unsealed)
+        segments, unsealed, is_rewriting = self._core.snapshot(namespace)
+        return Snapshot(tuple(SealedSegment(*segment) for segment in segments), unsealed, is_rewriting)
 
     def load_segments(
         self,

@@ -33,3 +33,5 @@ class Snapshot:
     unsealed: NDArray[np.uint64]
     """Ids of the outputs that are in none of the segments, oldest first. They are not sealed yet, not indexed yet, or
     in a segment that also has deleted outputs."""
+    is_rewriting: bool
+    """Whether some of them were in a segment and will soon be in one again, which lacks the deleted outputs."""

@@ -136,8 +136,9 @@ class Store(Protocol):
     def remove(self, namespace: str, positions: Sequence[str]) -> int:
         """Removes entries permanently; returns the number of entries removed."""
 
-    def remove_namespace(self, namespace: str) -> bool:
-        """Removes a namespace's log and snapshot permanently; returns False if there were none."""
+    def remove_namespace(self, namespace: str, *, before: float | None = None) -> bool:
+        """Removes a namespace's log and snapshot permanently; returns False if there were none. With `before`, in seconds
+        since 1970 by the store's clock, does nothing unless the latest entry was appended before then."""
 
     def trim(self, namespace: str, *, max_bytes: int | None = None, before: float | None = None) -> int:
         """Removes a log's oldest entries: down to about `max_bytes`, and those appended before a time in seconds

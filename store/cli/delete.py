@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--request", metavar="ID", help="the outputs of the request of that id")
     what.add_argument("--older-than", metavar="AGE", help="outputs older than AGE: 90s, 30m, 12h, 30d, 2w")
-    what.add_argument("--scope", action="store_true", help="everything of the model, and the model itself")
+    what.add_argument(
+        "--scope", action="store_true", help="everything of the model, and the model itself; stop its servers before"
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
 

@@ -171,7 +171,7 @@ class RedisStore:
         answers = self._nodes.run(keys.epoch, lambda session: passable(session.batch(commands)))
         for index, name in enumerate(names):
             stream, used, sizes, manifest = answers[4 * index : 4 * index + 4]
-            described = dict(zip(stream[::2], stream[1::2], strict=True)) if stream else {}
+            described = _described(stream)
             last = described.get(b"last-generated-id", START.encode()).decode()
             yield NamespaceInfo(
                 namespace=name,
@@ -190,12 +190,19 @@ class RedisStore:
             removed += self._call("XDEL", self._keys.log(namespace), *part)
         return removed
 
-    def remove_namespace(self, namespace: str) -> bool:
+    def remove_namespace(self, namespace: str, *, before: float | None = None) -> bool:
         check_namespace(namespace)
         keys = self._keys
 
         def work(session: Session) -> bool | None:
             segments = self._watch_segments(session, namespace)
+            if before is not None:
+                session.call("WATCH", keys.log(namespace))
+                (stream,) = passable(session.batch([("XINFO", "STREAM", keys.log(namespace))]))
+                last = _described(stream).get(b"last-generated-id")
+                if last is None or _milliseconds(last) / 1000 >= before:
+                    session.call("UNWATCH")
+                    return False
             doomed = [keys.log(namespace), keys.manifest(namespace), keys.segments(namespace)]
             removal: list[Command] = [
                 ("UNLINK", *doomed, *(keys.segment(namespace, name) for name in segments)),
@@ -370,6 +377,11 @@ def product(facts: Mapping[str, str]) -> str:
     if "valkey_version" in facts:
         return f"Valkey {facts['valkey_version']}"
     return f"Redis {facts.get('redis_version', 'of unknown version')}"
+
+
+def _described(stream: list[Any] | None) -> dict[bytes, Any]:
+    """The fields that XINFO STREAM reports."""
+    return dict(zip(stream[::2], stream[1::2], strict=True)) if stream else {}
 
 
 def _milliseconds(position: bytes) -> int:

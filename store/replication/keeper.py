@@ -15,6 +15,7 @@ from agentspec.store.clock import SteadyClock
 from agentspec.store.codec import Codec
 from agentspec.store.config import SharingConfig
 from agentspec.store.replication.coverage import Coverage
+from agentspec.store.replication.deletion import drop_snapshot
 from agentspec.store.replication.health import Health
 from agentspec.store.replication.interfaces import LearningEngine
 from agentspec.store.replication.snapshots import write_snapshot
@@ -27,8 +28,9 @@ _SNAPSHOT_SHARE = 0.05
 _QUOTA_SLACK = 0.125
 
 
-class _ClearedError(Exception):
-    """The engine was cleared, maybe before the snapshot was taken of it that is to be written."""
+class _LeftOutError(Exception):
+    """The snapshot that was taken is not to be written: the engine was cleared, or an entry could not be read, maybe
+    before it was taken."""
 
 
 class Keeper:
@@ -117,11 +119,11 @@ class Keeper:
                     self._grown.clear()
                 self._advance_all()
                 return
-            if not self._held_lease:
-                # What changed since its last snapshot, only the one who held it before could tell.
-                self._held_lease = True
-                if not self._snapshots_stopped:
-                    self._kept_tokens.clear()
+            if not self._snapshots_stopped and (thoroughly or not self._held_lease or now >= self._next_thorough):
+                # What changed since the last snapshot, only the one who held the lease before could tell. Later, others may
+                # have removed a snapshot, as the deletion of a request does.
+                self._kept_tokens.clear()
+            self._held_lease = True
             errors: list[StoreError] = []
             if thoroughly or now >= self._next_snapshots:
                 self._write_snapshots(errors)
@@ -200,7 +202,7 @@ class Keeper:
                 lambda unsealed: self._covered(name, unsealed),
                 anew=anew,
             )
-        except _ClearedError:
+        except _LeftOutError:
             return True
         except StoreError as error:
             if isinstance(error, RecordError) and error.is_readable_elsewhere:
@@ -208,14 +210,18 @@ class Keeper:
                 return True
             errors.append(error)
             return False
-        if num_bytes:
+        if num_bytes is None:
+            # The next round finds it rewritten.
+            self.rewrite(name)
+        elif num_bytes:
             self._health.add("snapshots")
             self._health.add("snapshot_bytes", num_bytes)
         return True
 
     def _covered(self, name: str, unsealed: Container[int]) -> str:
-        if self._snapshots_stopped:
-            raise _ClearedError
+        with self._lock:
+            if self._snapshots_stopped or name in self._left_out:
+                raise _LeftOutError
         return self._coverage.advance(name, unsealed)
 
     def _changed_namespaces(self) -> list[str]:
@@ -248,13 +254,26 @@ class Keeper:
         if is_thorough:
             self._next_thorough = now + _THOROUGH_SECONDS
 
+    def _drop_expired_snapshot(self, namespace: str, expired: int) -> None:
+        """Removes a snapshot all of whose outputs have expired, because those who could write it again are gone."""
+        data = self._store.manifest(namespace)
+        try:
+            is_expired = data is not None and self._codec.decode_manifest(namespace, data).time < expired
+        except RecordError:
+            # Others may read it, or write another in its place.
+            return
+        if is_expired:
+            drop_snapshot(self._store, self._codec, namespace, self.clock.now())
+
     def _trim_namespace(self, info: NamespaceInfo, expired: int, is_thorough: bool, errors: list[StoreError]) -> None:
         quota = self._config.quota_bytes
         try:
             if expired and info.last_time and info.last_time < expired:
-                self._store.remove_namespace(info.namespace)
+                # A tenant may have come back since the namespaces were listed.
+                self._store.remove_namespace(info.namespace, before=expired)
             elif expired and is_thorough:
                 self._store.trim(info.namespace, before=expired)
+                self._drop_expired_snapshot(info.namespace, expired)
             if quota and info.log_bytes > quota:
                 self._store.trim(info.namespace, max_bytes=quota)
         except StoreUnavailableError:

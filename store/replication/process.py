@@ -97,7 +97,7 @@ class RemoteEngine:
     def snapshot(self, namespace: str) -> Snapshot:
         """The segments' bytes are fetched when they are first converted to an array."""
         self._give()
-        segments, unsealed, is_cleared = self._channel.call("snapshot", namespace)
+        segments, unsealed, is_rewriting, is_cleared = self._channel.call("snapshot", namespace)
         if is_cleared:
             self.on_cleared()
         return Snapshot(
@@ -106,6 +106,7 @@ class RemoteEngine:
                 for name, num_bytes, *rest in segments
             ),
             unsealed,
+            is_rewriting,
         )
 
     def load_segments(self, namespace: str, blobs: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint64]:

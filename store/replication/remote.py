@@ -150,15 +150,26 @@ class SharingProcess(Publisher):
             ) from None
 
     def _launch(self, setup: StoreSetup) -> None:
-        pairs = [socket.socketpair() for _ in range(3)]
-        theirs = [pair[1] for pair in pairs]
-        descriptors = [each.fileno() for each in theirs]
-        # -P: a folder of that name in the working directory must not hide the package.
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _MAIN, *map(str, descriptors)], pass_fds=descriptors, stdin=subprocess.DEVNULL
-        )
-        for each in theirs:
-            each.close()
+        pairs: list[tuple[socket.socket, socket.socket]] = []
+        try:
+            pairs.extend(socket.socketpair() for _ in range(3))
+            descriptors = [theirs.fileno() for _, theirs in pairs]
+            # -P: a folder of that name in the working directory must not hide the package.
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _MAIN, *map(str, descriptors)],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+            )
+        except OSError as error:
+            for ours, _ in pairs:
+                ours.close()
+            # A machine whose memory was so short that the last process was ended may have none for the next one yet.
+            raise StoreUnavailableError(
+                f"the process of the store {redact(setup.url)} cannot be started: {error}"
+            ) from error
+        finally:
+            for _, theirs in pairs:
+                theirs.close()
         channels = commands, engine, outbox = [Channel(pair[0]) for pair in pairs]
         try:
             commands.call("open", setup)
@@ -257,14 +268,14 @@ class _EngineDoor:
         self._engine.wait_indexed()
         return errors
 
-    def snapshot(self, namespace: str) -> tuple[list[tuple[Any, ...]], NDArray[np.uint64], bool]:
-        """The namespace's segments without their bytes, the ids of outputs that are in none, and whether the engine may
-        have been cleared before."""
+    def snapshot(self, namespace: str) -> tuple[list[tuple[Any, ...]], NDArray[np.uint64], bool, bool]:
+        """The namespace's segments without their bytes, the ids of outputs that are in none, whether some of these will
+        be in one again, and whether the engine may have been cleared before."""
         found = self._engine.snapshot(namespace)
         segments = [
             (each.name, each.blob.nbytes, each.output_ids, each.times, each.num_tokens) for each in found.segments
         ]
-        return segments, found.unsealed, self._is_cleared()
+        return segments, found.unsealed, found.is_rewriting, self._is_cleared()
 
     def segment(self, namespace: str, name: str) -> NDArray[np.uint8]:
         for each in self._engine.snapshot(namespace).segments:

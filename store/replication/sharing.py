@@ -393,6 +393,9 @@ class Sharing(Publisher):
         self._health.add("resets")
         self._coverage.forget()
         self._note_known()
+        # A snapshot of an older copy may still have what was deleted.
+        for name in self._tombstones.namespaces():
+            self._keeper.rewrite(name)
 
     def _note_known(self) -> None:
         for name in self._engine_namespaces():

@@ -105,13 +105,17 @@ def write_snapshot(
     covered: Callable[[Container[int]], str],
     *,
     anew: bool = False,
-) -> int:
+) -> int | None:
     """Updates a namespace's snapshot to the segments that the engine has sealed. Writes only missing segments.
     `covered`: returns the position up to which the log is covered, given the ids of outputs outside sealed segments.
     `anew`: write the manifest even if its segments are the same, because its position may be of an earlier log. Returns
-    bytes of the segments written; 0 if there was nothing new. Raises RecordError if the snapshot that is there is another
-    version's or encrypted with another key; StoreError if the store failed. The snapshot before it then still counts."""
+    bytes of the segments written; 0 if there was nothing new; None if nothing was written because the engine rewrites a
+    segment, whose outputs the snapshot would lack although it covers them. Raises RecordError if the snapshot that is
+    there is another version's or encrypted with another key; StoreError if the store failed. The snapshot before it then
+    still counts."""
     snapshot = engine.snapshot(namespace)
+    if snapshot.is_rewriting:
+        return None
     position = covered(frozenset(snapshot.unsealed.tolist()))
     present = _manifest(store, codec, namespace)
     there = {ref.name for ref in present.segments} if present else set()

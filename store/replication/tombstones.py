@@ -42,6 +42,11 @@ class Tombstones:
         with self._lock:
             return dict(self._namespaces)
 
+    def namespaces(self) -> set[str]:
+        """The namespaces that are named in deletions."""
+        with self._lock:
+            return {*self._namespaces, *(name for name, _ in self._requests)} - {ANY_NAMESPACE}
+
     def of_requests(self) -> list[tuple[str, str]]:
         """The deleted requests, each with its namespace."""
         with self._lock:

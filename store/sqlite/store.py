@@ -232,10 +232,17 @@ class SqliteStore:
             )
         )
 
-    def remove_namespace(self, namespace: str) -> bool:
+    def remove_namespace(self, namespace: str, *, before: float | None = None) -> bool:
         check_namespace(namespace)
 
         def delete(connection: sqlite3.Connection, scope: int) -> bool:
+            if before is not None:
+                latest = connection.execute(
+                    "SELECT CAST(time AS REAL) FROM entries WHERE scope = ? AND namespace = ? ORDER BY position DESC LIMIT 1",
+                    (scope, namespace),
+                ).fetchone()
+                if latest is None or latest[0] >= before:
+                    return False
             removed = 0
             for table in ("entries", "manifests", "segments"):
                 statement = f"DELETE FROM {table} WHERE scope = ? AND namespace = ?"

@@ -235,6 +235,17 @@ def test_a_store_may_be_used_by_many_threads(case: StoreCase) -> None:
     assert sorted(info.num_entries for info in store.namespaces()) == [10] * 6
 
 
+def test_a_namespace_that_grew_since_a_time_is_not_removed(case: StoreCase) -> None:
+    store = case.open()
+    assert not store.remove_namespace(A, before=time.time() + 60)
+    store.append([(A, b"1")])
+    (info,) = store.namespaces()
+    assert not store.remove_namespace(A, before=info.last_time)
+    assert data(store.scan(A)) == [b"1"]
+    assert store.remove_namespace(A, before=info.last_time + 0.01)
+    assert list(store.namespaces()) == []
+
+
 def test_scopes_see_nothing_of_each_other(case: StoreCase) -> None:
     one, two = case.open(), case.open(Scope("other", SCOPE.tokenizer))
     readers = [case.reader(one), case.reader(two)]

@@ -56,7 +56,7 @@ nb::tuple snapshot(const Engine& engine, const std::string& name) {
   }
   nb::list segments;
   for (const auto& segment : snapshot.segments) segments.append(sealed_segment(segment));
-  return nb::make_tuple(segments, hand_over_array(std::move(snapshot.unsealed)));
+  return nb::make_tuple(segments, hand_over_array(std::move(snapshot.unsealed)), snapshot.is_rewriting);
 }
 
 nb::object load_segments(Engine& engine, const std::string& name,

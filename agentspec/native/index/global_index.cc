@@ -285,6 +285,7 @@ GlobalSnapshot GlobalIndex::snapshot(std::string_view name) const {
       result.segments.push_back(part.segment);
       continue;
     }
+    result.is_rewriting = result.is_rewriting || part.segment;
     const std::span<const OutputRecord> outputs = part.outputs();
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (!part.is_dead(i) && !is_partial(space, part, i)) result.unsealed.push_back(outputs[i].id);

@@ -50,6 +50,8 @@ struct NamespaceStats {
 struct GlobalSnapshot {
   std::vector<std::shared_ptr<const Segment>> segments;
   std::vector<std::uint64_t> unsealed;
+  // Whether some were in a segment and will be again, once it is rewritten without its deleted outputs.
+  bool is_rewriting = false;
 };
 
 // An output to be added to the index.

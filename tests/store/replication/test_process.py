@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -53,7 +54,7 @@ def test_a_snapshot_has_what_was_added_before_it() -> None:
     class Calls(list[str]):
         def call(self, name: str, *arguments: Any) -> Any:
             self.append(name)
-            return [] if name == "add_all" else ([], np.zeros(0, np.uint64), False)
+            return [] if name == "add_all" else ([], np.zeros(0, np.uint64), False, False)
 
     calls: Any = Calls()
     engine = RemoteEngine(calls, EngineConfig())
@@ -143,6 +144,25 @@ def test_a_process_that_is_killed_loses_nothing(store: Store, redis_server: Redi
         # Who listens hears that the process was away, and that it is back.
         until(lambda: reports[-1]["connected"] and reports[-1]["errors"] >= 1)
         assert [report["connected"] for report in reports].count(False) >= 1
+
+
+def test_a_process_that_cannot_be_started_at_once_is_started_later(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [OSError(errno.ENOMEM, "Cannot allocate memory"), OSError(errno.EMFILE, "Too many open files")]
+    popen = subprocess.Popen
+
+    def failing_popen(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        if failures:
+            raise failures.pop()
+        return popen(*args, **kwargs)
+
+    with Replica.beside(store.url) as one:
+        monkeypatch.setattr(subprocess, "Popen", failing_popen)
+        process_of(one).kill()
+        output_id = one.finish("r", [5, 6, 7])
+        assert not failures
+    assert written(store) == [output_id]
 
 
 def test_an_engine_cleared_while_the_process_is_at_work_hides_nothing(store: Store) -> None:

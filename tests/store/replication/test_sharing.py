@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -15,11 +17,11 @@ from replicas import SCOPE, A, B, Replica, until
 
 from agentspec.engine import Engine, EngineStats
 from agentspec.snapshot import Snapshot
-from agentspec.store.base import CONTROL, Store
+from agentspec.store.base import CONTROL, NamespaceInfo, Store
 from agentspec.store.codec import Codec
 from agentspec.store.config import SharingConfig
 from agentspec.store.records import ANY_NAMESPACE, Deletion, OutputRecord
-from agentspec.store.replication.deletion import announce, delete_namespaces
+from agentspec.store.replication.deletion import announce, delete_namespaces, delete_request
 from agentspec.store.replication.sharing import Sharing
 from agentspec.store.urls import open_store
 
@@ -290,6 +292,64 @@ def test_old_outputs_expire_here_and_in_the_store(store: Store) -> None:
         until(lambda: (one.sharing.keep_now(), list(store.namespaces()))[1] == [])
 
 
+def test_an_expired_snapshot_is_removed_by_a_replica_that_writes_none(store: Store) -> None:
+    with Replica(store, max_growing_tokens=64, ttl_seconds=2.0) as one:
+        one.finish("old", list(range(1, 80)))
+        one.write_snapshots()
+        one.sharing.engine_cleared()
+        time.sleep(3.5)
+        one.finish("new", [5, 8, 9])
+        one.sharing.keep_now()
+        (info,) = store.namespaces()
+        data = store.manifest(A)
+        assert info.num_entries == 1
+        assert data is not None
+        assert CODEC.decode_manifest(A, data).segments == ()
+        with Replica(store) as again:
+            assert again.drafts([5]) == [8, 9]
+
+
+def test_a_tenant_who_comes_back_while_its_namespace_expires_loses_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = type(store).namespaces
+    with Replica(store) as other, Replica(store, ttl_seconds=0.5) as one:
+
+        def namespaces(store: Store) -> Iterator[NamespaceInfo]:
+            found = list(names(store))
+            other.finish("back", [5, 6, 7])
+            return iter(found)
+
+        one.finish("gone", [5, 8, 9])
+        time.sleep(2.0)
+        monkeypatch.setattr(type(store), "namespaces", namespaces)
+        one.sharing.keep_now()
+        assert num_entries(store) == 2
+
+
+def test_what_expires_or_is_deleted_takes_nothing_else_out_of_the_snapshot(store: Store) -> None:
+    def in_snapshot() -> int:
+        data = store.manifest(A)
+        assert data is not None
+        return sum(ref.num_outputs for ref in CODEC.decode_manifest(A, data).segments)
+
+    tokens = np.arange(1, 400, dtype=np.int32)
+    with Replica(store, max_growing_tokens=64, ttl_seconds=50.0) as one:
+        for number in range(100):
+            time_finished = time.time() - (0.0 if number else 48.0)
+            record = OutputRecord(number + 1, "r", time_finished, 0, np.roll(tokens, number))
+            store.append([(A, CODEC.encode(A, record))])
+        until(lambda: one.num_outputs() == 100)
+        one.write_snapshots()
+        assert in_snapshot() == 100
+        # The keeper lets the old one expire and writes a snapshot while the engine still rewrites the segment.
+        until(lambda: (one.sharing.keep_now(), one.engine.stats().outputs)[1] == 99)
+    with Replica(store, ttl_seconds=50.0) as again:
+        assert again.num_outputs() == 99
+        again.write_snapshots()
+        assert in_snapshot() == 99
+
+
 def test_an_engine_cleared_while_snapshots_are_written_hides_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,6 +438,74 @@ def test_a_replica_that_cannot_read_a_deletion_does_not_write_what_it_deleted(st
         plain.finish("new", list(range(200, 280)))
         plain.write_snapshots()
         assert store.manifest(A) is None
+
+
+def test_an_unreadable_record_that_comes_while_snapshots_are_written_is_not_hidden(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = Engine.snapshot
+    late = ""
+
+    def newer(namespace: str) -> bytes:
+        data = bytearray(CODEC.encode(namespace, OutputRecord(9, "r", time.time(), 0, np.array([5, 6], np.int32))))
+        data[4] += 1
+        return bytes(data[:-4]) + zlib.crc32(data[:-4]).to_bytes(4, "little")
+
+    with Replica(store, max_growing_tokens=64) as one, Replica(store, max_growing_tokens=64) as other:
+
+        def slow(engine: Engine, namespace: str) -> Snapshot:
+            nonlocal late
+            if engine is one.engine and not late:
+                late = B if namespace == A else A
+                store.append([(late, newer(late))])
+                other.finish("later", list(range(200, 280)), late)
+                until(lambda: one.num_outputs() == 3)
+            return snapshot(engine, namespace)
+
+        one.finish("a", list(range(1, 80)))
+        one.finish("b", list(range(1, 80)), B)
+        until(lambda: num_read(one) == 2)
+        monkeypatch.setattr(Engine, "snapshot", slow)
+        one.write_snapshots()
+        assert [name for name in (A, B) if store.manifest(name) is None] == [late]
+
+
+def test_snapshots_that_the_deletion_of_a_request_removed_are_written_again(store: Store) -> None:
+    with Replica(store, max_growing_tokens=64) as one:
+        one.finish("a", list(range(1, 80)))
+        one.finish("b", list(range(1, 80)), B)
+        one.write_snapshots()
+        # Now only the snapshots have them.
+        for name in (A, B):
+            store.trim(name, max_bytes=0)
+        assert delete_request(store, CODEC, ANY_NAMESPACE, "a", time.time()).snapshots == 2
+        until(lambda: one.num_outputs() == 1)
+        one.write_snapshots()
+    with Replica(store) as again:
+        assert again.drafts([1], B)[:3] == [2, 3, 4]
+        assert again.drafts([1], A) == []
+
+
+def test_what_was_deleted_does_not_come_back_with_an_older_copy_of_the_store(store: Store, tmp_path: Path) -> None:
+    path, copy = tmp_path / "store.sqlite3", tmp_path / "copy.sqlite3"
+    with Replica(store, max_growing_tokens=64) as one:
+        one.finish("gone", list(range(1, 80)))
+        one.finish("kept", list(range(1, 80)), B)
+        one.write_snapshots()
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+        delete_namespaces(store, CODEC, [A], time.time())
+        until(lambda: one.num_outputs() == 1)
+        one.sharing.keep_now()
+        for file in (path, *tmp_path.glob("store.sqlite3-*")):
+            file.unlink()
+        copy.rename(path)
+        until(lambda: one.sharing.health()["resets"] == 1)
+        until(lambda: num_entries(store) == 0)
+        one.write_snapshots()
+    with closing(open_store(store.url, SCOPE)) as restored, Replica(restored) as again:
+        assert again.drafts([1], B)[:3] == [2, 3, 4]
+        assert again.drafts([1], A) == []
 
 
 def test_one_replica_at_a_time_writes_snapshots(store: Store) -> None:
