@@ -184,6 +184,19 @@ def test_what_short_contexts_seem_to_cost_is_not_believed_of_long_ones(seed: int
             assert many < 2.5 * one and 2e-3 < many < 9e-3
 
 
+@pytest.mark.parametrize("stopped", [0, 1, 100])
+@every("seed", range(5))
+def test_a_machine_that_was_stopped_for_minutes_predicts_long_contexts_as_before(seed: int, stopped: int) -> None:
+    draw, costs = random.Random(seed), OnlineCosts()
+    for step in range(stopped + 200):
+        tokens, context = float(draw.choice((16, 64))), draw.uniform(1e4, 1e5)
+        seconds = roofline(tokens, context) * (1 + abs(draw.gauss(0, 0.02)))
+        costs.observe(context, tokens, 600.0 if step == stopped else seconds)
+    for context in (1e3, 1e5, 1e6):
+        (predicted,) = costs.at_widths(context, np.array([64.0])).tolist()
+        assert predicted == pytest.approx(roofline(64.0, context), rel=0.25)
+
+
 @every("seed", range(10))
 def test_a_machine_that_was_busy_for_a_while_leaves_no_prediction_far_too_short(seed: int) -> None:
     """Other work makes steps two to four times as long for a time, while batches of one to eight requests come and go."""
