@@ -82,6 +82,15 @@ def test_the_first_wide_step_is_believed_in_part_only() -> None:
     assert curve.at(at_four, 0.0, NOTHING)[0] == pytest.approx(0.2, rel=0.01)
 
 
+def test_a_disturbed_first_step_does_not_make_its_width_as_dear_as_a_wider_one() -> None:
+    curve = StepCurve()
+    for _ in range(5):
+        curve.observe(1.0, 0.0, 0.005, NOTHING)
+        curve.observe(16.0, 0.0, 0.020, NOTHING)
+    curve.observe(6.0, 0.0, 600.0, NOTHING)
+    assert curve.at(np.array([6.0]), 0.0, NOTHING)[0] == pytest.approx(0.010)
+
+
 def test_a_line_through_steps_of_one_width_keeps_no_wider_ones_from_being_tried() -> None:
     """Steps of one token cannot tell the time of a step from that of a token."""
     curve, all_by_token = StepCurve(), StepCost(0.0, 0.13, 0.0)
