@@ -16,6 +16,8 @@ _LEAST_SHARE = 0.1
 """A knot learns nothing from steps that are nearly all its neighbour's."""
 _MEMORY = 64.0
 """Number of steps over which a knot averages."""
+_TRUSTED = 4.0
+"""A knot of fewer steps follows one that is faster than expected at once: its own may have been disturbed."""
 _FIRST_SHARE = 0.1
 """The context's share in the seconds of a step, at most, as long as nothing else is known."""
 _MOST_SHARE = 0.9
@@ -61,18 +63,20 @@ class ContextCost:
         at = places(batched)
         share = sum(weight for _, weight in at)
         # The means of both are of the same steps, so what the tokens take is in neither difference.
-        later = seconds - sum(weight * self._seconds[knot] for knot, weight in at) / share
+        usual = sum(weight * self._seconds[knot] for knot, weight in at) / share
+        later = seconds - usual
         longer = context - sum(weight * self._contexts[knot] for knot, weight in at) / share
+        farthest = _FARTHEST * min(seconds, usual)
         if min(self._weights[knot] for knot, _ in at) >= 1.0:
             error = later - self.value * longer
-            error = min(max(error, -_FARTHEST * seconds), _FARTHEST * seconds)
+            error = min(max(error, -farthest), farthest)
             self._told = min(self._told + longer * longer, _TOLD * self._longest * self._longest)
             self.value = max(self.value + error * longer / (self._told + doubt), 0.0)
         for knot, weight in at:
             old = self._weights[knot]
-            if old >= 1.0:
+            if old >= (_TRUSTED if later < self.value * longer - farthest else 1.0):
                 rate = weight / (old + weight)
-                self._seconds[knot] += rate * min(later, self.value * longer + _FARTHEST * seconds)
+                self._seconds[knot] += rate * min(later, self.value * longer + farthest)
                 self._contexts[knot] += rate * longer
             else:
                 self._seconds[knot], self._contexts[knot] = seconds, context

@@ -142,6 +142,14 @@ class StepCurve:
         known = [knot for knot, until in enumerate(self._known_until) if self._num_steps <= until]
         if not known:
             return None
+        # A new point far above a trusted one of more tokens was disturbed. It would hide that fewer tokens take less.
+        least = math.inf
+        for knot in reversed(known[:]):
+            own = self._seconds[knot] - alpha * self._contexts[knot]
+            if self._shown[knot] >= _TRUSTED:
+                least = min(least, own)
+            elif own > (1.0 + _FARTHEST) * least:
+                known.remove(knot)
         seconds: list[float] = []
         last = math.inf
         for knot in known:

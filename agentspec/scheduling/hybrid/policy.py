@@ -35,6 +35,8 @@ class Choice:
     saved: float
     """Seconds that the passes would save in this step if the draft model could draft for it, >= 0; inf if tau is set by
     hand. It is meant for a `PauseRule`."""
+    ready: int = 0
+    """Number of rows for which the draft model can draft."""
 
 
 class HybridPolicy:
@@ -71,18 +73,18 @@ class HybridPolicy:
             plan: The plan of the step.
         """
         b = _check_rows(len(suffix), fit=len(fit), promised=len(promised))
-        config = self.config
+        config, ready = self.config, int(np.count_nonzero(fit))
         if config.tau == 0 or not b:
             return Choice(np.zeros(b, np.bool_), 0.0)
         if config.tau == math.inf:
-            return Choice(fit.copy(), math.inf)
+            return Choice(fit.copy(), math.inf, ready)
         is_given = config.tau != "auto"
         # A tau that is set by hand is compared with the promise of suffix drafts under every rule.
         by_row = ROW_RULES.get(config.rule, weak_by_score if is_given else None)
         saved = math.inf if is_given or config.rule == "match-length" else plan.saved
         if by_row is None:
-            return Choice(fit & self.runs_passes(fit, plan.passes), saved)
-        return Choice(fit & by_row(config, suffix, suffix.scores.astype(np.float64), promised), saved)
+            return Choice(fit & self.runs_passes(fit, plan.passes), saved, ready)
+        return Choice(fit & by_row(config, suffix, suffix.scores.astype(np.float64), promised), saved, ready)
 
     def least_gain(self, plan: NextStep, rows: int, verify_token: float) -> float:
         """Number of accepted tokens, summed over the rows, that another pass must add to pay for its seconds at the

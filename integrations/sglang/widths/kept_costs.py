@@ -64,12 +64,12 @@ class KeptCosts:
 
     def load(self) -> Profile | None:
         """What an earlier server has learned; None if there is nothing that can be read."""
-        if not self.path.is_file():
-            return None
         try:
+            if not self.path.is_file():
+                return None
             found = Profile.load(self.path)
             found.require(replace(self._key, graphs=found.key.graphs))
-        except ConfigError as error:
+        except (ConfigError, OSError) as error:
             logger.warning("agentspec learns step times anew, because the kept ones cannot be used: %s", error)
             return None
         return found

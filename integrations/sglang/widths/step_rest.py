@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median, median_low
 from typing import Protocol
 
 from agentspec.integrations.sglang.drafting.device_clock import Start, is_over, seconds_between
@@ -103,7 +103,9 @@ class HostTime:
                 known.append(part)
         self._base.append(max(seconds - step.passes_launch - step.extend_launch, 0.0))
         if len(self._base) >= _LEAST_KNOWN:
-            self._seconds = median(self._base), median(self._passes or (0.0,)), median(self._extend or (0.0,))
+            # Kernels may have been compiled in the first launch. Believed, it would keep the passes from being launched again.
+            passes, extend = (median_low((0.0, *known)) for known in (self._passes, self._extend))
+            self._seconds = median(self._base), passes, extend
 
     def least(self, *, passes: bool, extends: bool) -> float:
         """Seconds of a step: the device cannot be faster. 0 if the host waits inside steps, or too little is known.

@@ -541,7 +541,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         extends = self._use.follows
         numbers = control.planning_numbers(widths, seconds, model, self._speedup.value, extends=extends)
         plan = step.plan = self._planner.plan(suffix.drafts, suffix.rooms, suffix.context, numbers)
-        step.choice = self.policy.choose(suffix.drafts, fit, model.promised, plan)
+        step.choice = self._use.choose(suffix.drafts, fit, model.promised, plan)
 
     def _barred(self, requests: list[Req]) -> NDArray[np.bool_] | None:
         """bool[b], rows that must not have drafts; None: there are none."""
@@ -622,7 +622,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         width = self.max_width if fixed else int(np.diff(step.suffix.drafts.offsets).max())
         extend = self.policy.costs.extend(len(step.rids) * width)
         drafts, b = int(np.count_nonzero(step.choice.rows)), len(step.rids)
-        self._use.pause.observe_step(step.choice.saved, drafts, extend, rows=b, ready=b)
+        self._use.pause.observe_step(step.choice.saved, drafts, extend, rows=b, ready=step.choice.ready)
         self.counters.add("verified_tokens", step.planned.num_tokens)
         self.counters.add("drafting_seconds", step.seconds)
         step.drafted = DraftedStep.of(step.drafts, step.num_drafted)

@@ -5,14 +5,14 @@ What a step does with it was planned by an earlier step, where steps run in stre
 
     plan ─> AheadPlan ─> launch ─> the passes run or not, the device unites both drafts ─> observe, learn
 
-Steps that wait for their suffix drafts take reads_next(), fit() and numbers() alone.
+Steps that wait for their suffix drafts take reads_next(), fit(), numbers() and choose() alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakSet
 
@@ -20,14 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec._core import Rows
+from agentspec.drafts import DraftBatch
 from agentspec.integrations.sglang.kernels import tree_union
 from agentspec.integrations.sglang.kernels.tree_union import UnionLimits
 from agentspec.integrations.sglang.sglang_types import Req
 from agentspec.integrations.sglang.stream_order.steps import AheadStep, StreamOrder
 from agentspec.integrations.sglang.widths.control import WidthControl
 from agentspec.scheduling.hybrid import (
+    Choice,
     HybridPolicy,
     ModelNumbers,
+    NextStep,
     PauseRule,
     UnitedTrees,
     num_passes,
@@ -148,6 +151,13 @@ class ModelUse:
             alone=tau == math.inf,
             trees=self.policy.config.trees,
         )
+
+    def choose(
+        self, suffix: DraftBatch, fit: NDArray[np.bool_], promised: NDArray[np.float64], plan: NextStep
+    ) -> Choice:
+        """HybridPolicy.choose() for a step that waits, as plan() decides about one in stream order."""
+        plan = replace(plan, passes=plan.passes or self.pause.wants_drafts)
+        return self.policy.choose(suffix, fit, promised, plan)
 
     def plan(
         self, order: StreamOrder, requests: list[Req], barred: NDArray[np.bool_] | None = None

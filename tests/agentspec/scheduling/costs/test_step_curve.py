@@ -82,6 +82,15 @@ def test_the_first_wide_step_is_believed_in_part_only() -> None:
     assert curve.at(at_four, 0.0, NOTHING)[0] == pytest.approx(0.2, rel=0.01)
 
 
+def test_a_disturbed_first_step_does_not_make_its_width_as_dear_as_a_wider_one() -> None:
+    curve = StepCurve()
+    for _ in range(5):
+        curve.observe(1.0, 0.0, 0.005, NOTHING)
+        curve.observe(16.0, 0.0, 0.020, NOTHING)
+    curve.observe(6.0, 0.0, 600.0, NOTHING)
+    assert curve.at(np.array([6.0]), 0.0, NOTHING)[0] == pytest.approx(0.010)
+
+
 def test_a_line_through_steps_of_one_width_keeps_no_wider_ones_from_being_tried() -> None:
     """Steps of one token cannot tell the time of a step from that of a token."""
     curve, all_by_token = StepCurve(), StepCost(0.0, 0.13, 0.0)
@@ -182,6 +191,19 @@ def test_what_short_contexts_seem_to_cost_is_not_believed_of_long_ones(seed: int
             costs.observe(context, tokens, 4.2e-3 * (1 + abs(draw.gauss(0, 0.05))))
             one, many = costs.at_widths(context, np.array([1.0, 64.0])).tolist()
             assert many < 2.5 * one and 2e-3 < many < 9e-3
+
+
+@pytest.mark.parametrize("stopped", [0, 1, 100])
+@every("seed", range(5))
+def test_a_machine_that_was_stopped_for_minutes_predicts_long_contexts_as_before(seed: int, stopped: int) -> None:
+    draw, costs = random.Random(seed), OnlineCosts()
+    for step in range(stopped + 200):
+        tokens, context = float(draw.choice((16, 64))), draw.uniform(1e4, 1e5)
+        seconds = roofline(tokens, context) * (1 + abs(draw.gauss(0, 0.02)))
+        costs.observe(context, tokens, 600.0 if step == stopped else seconds)
+    for context in (1e3, 1e5, 1e6):
+        (predicted,) = costs.at_widths(context, np.array([64.0])).tolist()
+        assert predicted == pytest.approx(roofline(64.0, context), rel=0.25)
 
 
 @every("seed", range(10))

@@ -42,6 +42,12 @@ def test_a_file_of_something_else_is_not_used(tmp_path: Path, caplog: pytest.Log
     assert sum(record.name == "agentspec" for record in caplog.records) == 4
 
 
+def test_a_folder_that_cannot_be_read_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    # The test may run as root, whom permissions do not stop.
+    assert KeptCosts(tmp_path / ("long" * 100), KEY, {}).load() is None
+    assert "cannot be used" in caplog.text
+
+
 def test_a_folder_that_cannot_be_written_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
     kept = KeptCosts(tmp_path / "file", KEY, {})

@@ -181,6 +181,14 @@ def test_the_host_s_time_is_told_from_its_wait(device: float) -> None:
     assert found == pytest.approx([0.003, 0.0035, 0.004, 0.0045])
 
 
+@pytest.mark.parametrize("launches", [(2.0,), (2.0, 0.001)])
+def test_a_first_launch_that_compiles_kernels_does_not_make_the_passes_dear(launches: tuple[float, ...]) -> None:
+    rest = StepRest()
+    for passes in (*launches, *[0.0] * 4):
+        rest.host.observe(0.003 + passes, Step(passes_launch=passes))
+    assert rest.least(passes=True, extends=False) < 0.005
+
+
 def test_the_rest_is_learnt_where_the_device_never_idles() -> None:
     """A device that waits for its host says nothing of what a step costs it."""
     rest = StepRest()
