@@ -82,6 +82,10 @@ class Codec:
         self._zstd = _Zstd()
         self._counting = threading.Lock()
 
+    @property
+    def has_key(self) -> bool:
+        return self._cipher is not None
+
     def encode(self, namespace: str, record: OutputRecord | Deletion) -> bytes:
         """Encodes an entry of a namespace's log, or a Deletion of CONTROL's; raises RecordError for a bad field."""
         if isinstance(record, Deletion):

@@ -54,6 +54,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("nothing to delete is named; pass --tenant, --namespace, --request, --older-than or --scope")
     age = None if args.older_than is None else _age(args.older_than)
     with opened(args) as opening:
+        # Whole namespaces can be deleted without a key.
+        if opening.codec.has_key or args.request is not None or age is not None:
+            opening.check_key()
         before = time.time() - (age or 0.0)
         if not args.yes:
             _confirm(args, opening, namespace, before)

@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
     log_files = LogFiles(load_tokenizer(path) if path else None, time=time.time())
     try:
         with opened(args, create=True) as opening:
+            opening.check_key()
             importing = _Importing(opening)
             _read(files, log_files, importing, chosen, default)
     finally:

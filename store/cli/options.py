@@ -10,9 +10,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentspec.errors import ConfigError
+from agentspec.errors import ConfigError, RecordError
 from agentspec.fingerprint import fingerprint, tokenizer_file
-from agentspec.store.base import NamespaceInfo, Scope, Store
+from agentspec.store.base import CONTROL, NamespaceInfo, Scope, Store
 from agentspec.store.codec import Codec
 from agentspec.store.namespaces import joined, namespace_id
 from agentspec.store.secrets import (
@@ -27,6 +27,8 @@ from agentspec.store.urls import DEFAULT_URL, Place, place
 STORE_VARIABLE = "AGENTSPEC_STORE"
 
 _NAMESPACE = re.compile(r"[0-9a-f]{32}")
+# Of each log, when the key is checked.
+_LATEST_BYTES = 64 << 10
 
 
 def add_store_options(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +79,27 @@ class OpenStore:
         """The namespaces with entries, sorted by name; with `namespace`, only that one."""
         found = [info for info in self.store.namespaces() if namespace in (None, info.namespace)]
         return sorted(found, key=lambda info: info.namespace)
+
+    def check_key(self) -> None:
+        """Raises ConfigError if the store has encrypted entries and none of those looked at, the latest ones of each log,
+        can be read: servers could not read what is written with this key, or text that should be encrypted is not."""
+        is_encrypted = False
+        for name in (CONTROL, *(info.namespace for info in self.infos(None))):
+            before_latest, _ = self.store.tail(name, _LATEST_BYTES)
+            for entry in self.store.scan(name, before_latest, _LATEST_BYTES):
+                not_encrypted = self.codec.num_unencrypted
+                try:
+                    self.codec.decode(name, entry.data)
+                except RecordError as error:
+                    is_encrypted |= error.fault == "encrypted"
+                    continue
+                if self.codec.has_key and self.codec.num_unencrypted == not_encrypted:
+                    return
+        if is_encrypted:
+            given = "another key than the given one" if self.codec.has_key else "a key, and none is given"
+            raise ConfigError(
+                f"the store is encrypted with {given}; pass the servers' key with --key-file or {STORE_KEY_VARIABLE}_FILE"
+            )
 
 
 def chosen_place(args: argparse.Namespace, url: str | None = None) -> Place:

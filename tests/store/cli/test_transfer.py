@@ -137,6 +137,14 @@ def test_values_are_encrypted_with_a_key(command: StoreCommand, tmp_path: Path) 
     assert command.json("ls", "--requests")["requests"] == []
     requests = command.json("ls", "--requests", "--key-file", str(tmp_path / "key"))["requests"]
     assert [row["request_id"] for row in requests] == ["secret-request"]
+    write_key(tmp_path / "other")
+    for key, told in ((["--key-file", str(tmp_path / "other")], "another key"), ([], "none is given")):
+        for action in (["import", lines, *words], ["delete", "--request", "secret-request", "--yes"]):
+            assert told in command.fail(*action, *key)
+    assert "another key" in command.fail("delete", "--tenant", "acme", "--yes", "--key-file", str(tmp_path / "other"))
+    assert command.json("delete", "--request", "secret-request", "--yes", "--key-file", str(tmp_path / "key"))[
+        "entries"
+    ]
     (tmp_path / "key").chmod(0o644)
     assert "chmod 600" in command.fail("ls", "--key-file", str(tmp_path / "key"))
 
