@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import needs
 import pytest
 from parity import compared
@@ -19,8 +20,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Sets the environment that all processes started by tests inherit, directly or through commands.
 
     Servers fork their processes; see helpers/forking. Each runs on one thread, because other tests run at the same
-    time. Servers overlap scheduling and forwards, as they do on a GPU.
+    time. Servers overlap scheduling and forwards, as they do on a GPU. Drawn examples may take any time, because a busy
+    machine is no fault.
     """
+    hypothesis.settings.register_profile("agentspec", deadline=None)
+    hypothesis.settings.load_profile("agentspec")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("SGLANG_CPU_OVERLAP", "on")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(FORKING), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)

@@ -46,7 +46,7 @@ def trees(draw: st.DrawFn) -> tuple[list[int], list[int]]:
 
 
 @given(rows=st.lists(trees(), max_size=4), spare=st.integers(0, 3))
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=100, derandomize=True, database=None)
 def test_random_trees_match_the_definitions(rows: list[tuple[list[int], list[int]]], spare: int) -> None:
     batch, width = make_batch(rows), max([len(tokens) for tokens, _ in rows], default=1) + spare
     arrays, reused = build_tree_arrays(batch, width), build_tree_arrays(batch, width, BUFFERS)
@@ -74,7 +74,7 @@ def test_random_trees_match_the_definitions(rows: list[tuple[list[int], list[int
 
 
 @given(rows=st.lists(trees(), max_size=4), spare=st.integers(0, 3), data=st.data())
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=100, derandomize=True, database=None)
 def test_the_best_nodes_of_each_row_are_a_tree_of_their_own(
     rows: list[tuple[list[int], list[int]]], spare: int, data: st.DataObject
 ) -> None:

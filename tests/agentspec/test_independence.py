@@ -111,7 +111,7 @@ def lead(config: EngineConfig, life: list[Step]) -> tuple[list[bytes], Engine]:
 
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("rule", get_args(Rule))
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(life=steps)
 def test_drafts_are_the_same_with_and_without_others(rule: Rule, background: bool, life: list[Step]) -> None:
     config = EngineConfig(

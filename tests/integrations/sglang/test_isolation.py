@@ -247,7 +247,6 @@ def test_no_request_whatever_it_says_gets_tokens_of_another_tenant(field: str) -
     # What fails is small as drawn, and a second server for each attempt to shrink it would take minutes.
     @settings(
         max_examples=100,
-        deadline=None,
         derandomize=True,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
