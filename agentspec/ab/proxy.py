@@ -252,7 +252,7 @@ class _Watched:
             return True
         self.is_complete |= event.get("type") in RESPONSE_ENDS
         self._understand(self._reader.read_event, event)
-        if self._first is None and (self._reader.has_text() or self._path == "responses"):
+        if self._first is None and self._reader.has_text():
             self._first = time.monotonic()
         # An event without choices is there for the counts alone; clients that did not ask may not expect it.
         self._is_hidden = self._hides_usage and event.get("choices") == [] and not event.get("error")

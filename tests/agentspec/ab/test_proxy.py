@@ -30,10 +30,15 @@ USAGE = {"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 2}}
 
 
 def asked(
-    script: Script, body: dict[str, Any], *, task: str = "one", steps: bool = False
+    script: Script,
+    body: dict[str, Any],
+    *,
+    task: str = "one",
+    steps: bool = False,
+    path: str = "chat/completions",
 ) -> tuple[httpx.Response, Call]:
     with chat_server(script) as url, RecordingProxy(url.removesuffix("/v1"), asks_for_steps=steps) as proxy:
-        answer = httpx.post(f"{proxy.base_url(task)}/chat/completions", json=body, timeout=10)
+        answer = httpx.post(f"{proxy.base_url(task)}/{path}", json=body, timeout=10)
         (call,) = taken(proxy)
         assert proxy.take() == []
     return answer, call
@@ -80,6 +85,18 @@ def test_an_error_within_a_stream_is_recorded() -> None:
     answer, call = asked(lambda body: sse(delta("a"), {"error": {"message": "aborted"}}), {**BODY, "stream": True})
     assert "aborted" in answer.text
     assert call.error == "aborted" and not call.answer
+
+
+def test_the_first_token_of_a_response_comes_with_its_first_text_and_a_failed_response_is_no_answer() -> None:
+    body = {"model": "m", "input": "hi", "temperature": 0, "stream": True}
+    begun = [{"type": f"response.{event}", "response": {"status": "in_progress"}} for event in ("created", "in_progress")]
+    failed = {"type": "response.failed", "response": {"output": [], "error": {"message": "out of memory"}}}
+    _, call = asked(lambda body: sse(*begun, failed), body, path="responses")
+    assert call.error == "out of memory" and call.first is None
+    text = {"type": "response.output_text.delta", "delta": "a"}
+    whole = {"type": "response.completed", "response": {"output": [{"type": "message"}], "usage": {"output_tokens": 1}}}
+    _, call = asked(lambda body: sse(*begun, text, whole), body, path="responses")
+    assert call.answer and not call.error and call.first is not None
 
 
 @pytest.mark.parametrize("reads_all", [True, False])
