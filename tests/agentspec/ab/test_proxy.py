@@ -89,7 +89,9 @@ def test_an_error_within_a_stream_is_recorded() -> None:
 
 def test_the_first_token_of_a_response_comes_with_its_first_text_and_a_failed_response_is_no_answer() -> None:
     body = {"model": "m", "input": "hi", "temperature": 0, "stream": True}
-    begun = [{"type": f"response.{event}", "response": {"status": "in_progress"}} for event in ("created", "in_progress")]
+    begun = [
+        {"type": f"response.{event}", "response": {"status": "in_progress"}} for event in ("created", "in_progress")
+    ]
     failed = {"type": "response.failed", "response": {"output": [], "error": {"message": "out of memory"}}}
     _, call = asked(lambda body: sse(*begun, failed), body, path="responses")
     assert call.error == "out of memory" and call.first is None
