@@ -66,7 +66,7 @@ def _add(args: argparse.Namespace, client: AdminClient) -> int:
         size = stream.tell()
         stream.seek(0)
         answer = client.upload("/corpora", stream, size)
-    # Where ranks answer, the first one's job is waited for.
+    # The job has the same id on all ranks.
     job = client.ended(answer.get("ranks", [answer])[0]["job"]["id"], _MOST_SECONDS)
     if job["state"] != "done":
         raise ManagementError(f"the corpus was not added: its job is {job['state']}: {job['error']}")
