@@ -129,7 +129,10 @@ def run_experiment(
     if resumed:
         say(f"{resumed} of {len(plan)} turns were done before")
     if resumed and left:
-        notes.append("The run was interrupted. Servers that were started again had forgotten what they had learnt.")
+        notes.append(
+            "The run was interrupted. Servers that were started again had forgotten what they had learnt; one that was not "
+            "may know requests of the turn that was interrupted, which it did again."
+        )
     with ExitStack() as stack, Progress("turns", len(plan)) as progress:
         proxies: dict[str, RecordingProxy] = {}
 
