@@ -106,7 +106,8 @@ def read_results(path: Path) -> list[TaskResult]:
             whole = json.loads(text)
             values = whole.get("tasks", [whole]) if isinstance(whole, dict) else whole
         except ValueError:
-            values = [json.loads(line) for line in text.splitlines() if line.strip()]
+            # Not splitlines(), which also splits at characters that JSON leaves as they are within texts, such as U+2028.
+            values = [json.loads(line) for line in text.split("\n") if line.strip()]
         return [_of_record(value) for value in values]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(

@@ -125,6 +125,13 @@ def test_results_of_agentspecs_workflows_are_understood(
         assert (found.task, found.model_seconds, found.tool_seconds, found.success) == expected
 
 
+def test_results_may_hold_any_text_of_a_model(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text(
+        "".join(f'{{"id": "{i}", "seconds": 1, "output": "a\u2028b\x85"}}\n' for i in range(2))
+    )
+    assert [result.task for result in read_results(tmp_path / "out")] == ["0", "1"]
+
+
 def test_a_failed_task_is_an_error_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "out").write_text(json.dumps({"id": "t", "seconds": 1, "outcome": "error", "detail": "no answer"}))
     (found,) = read_results(tmp_path / "out")
