@@ -94,6 +94,12 @@ def test_a_slice_is_one_command_that_writes_its_results(tmp_path: Path) -> None:
     ]
 
 
+def test_the_time_limit_of_a_slice_is_that_of_all_its_tasks(tmp_path: Path) -> None:
+    code = shlex.quote("import sys, time; time.sleep(3); open(sys.argv[1], 'w')")
+    command = SliceCommand(template=f"{PYTHON} -c {code} {{out}} {{url}} {{skip}} {{limit}}", count=10, timeout_s=2.0)
+    assert command.run(0, 10, target(tmp_path)) == []
+
+
 def test_a_slice_that_fails_ends_the_comparison_with_the_end_of_its_output(tmp_path: Path) -> None:
     code = shlex.quote("import sys; print('no such model'); sys.exit(2)")
     command = SliceCommand(template=f"{PYTHON} -c {code} {{url}} {{skip}} {{limit}} {{out}}", count=3)
