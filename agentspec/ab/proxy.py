@@ -33,6 +33,8 @@ _START_SECONDS = 10.0
 # Longer than any answer takes.
 _ANSWER_SECONDS = 3600.0
 _MAX_BODY = 256 << 20
+# A client has the last bytes of an answer before its call is noted, and one that was killed leaves calls to be given up.
+_NOTING_SECONDS = 5.0
 
 
 class RecordingProxy:
@@ -52,7 +54,8 @@ class RecordingProxy:
         self.upstream, self._host = upstream.rstrip("/"), host
         self._api_key, self._asks_for_steps = api_key, asks_for_steps
         self._calls: list[Call] = []
-        self._lock = threading.Lock()
+        self._num_open = 0
+        self._changed = threading.Condition()  # guards the two above
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._failure: BaseException | None = None
@@ -86,8 +89,10 @@ class RecordingProxy:
         return f"http://{self._host}:{self._port}{place}/v1"
 
     def take(self) -> list[Call]:
-        """The calls that ended since the last time, in the order of their beginning."""
-        with self._lock:
+        """The calls that ended since the last time, in the order of their beginning. Waits a little for those that are still
+        in progress."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._num_open, _NOTING_SECONDS)
             calls, self._calls = self._calls, []
         return sorted(calls, key=lambda call: call.began)
 
@@ -116,7 +121,11 @@ class RecordingProxy:
         ) as session:
 
             async def handle(request: web.Request) -> web.StreamResponse:
-                return await self._pass_on(session, request)
+                self._count(1)
+                try:
+                    return await self._pass_on(session, request)
+                finally:
+                    self._count(-1)
 
             app = web.Application(client_max_size=_MAX_BODY)
             app.router.add_route("*", "/{path:.*}", handle)
@@ -184,10 +193,15 @@ class RecordingProxy:
         finally:
             self._keep(watched)
 
+    def _count(self, more: int) -> None:
+        with self._changed:
+            self._num_open += more
+            self._changed.notify_all()
+
     def _keep(self, watched: _Watched) -> None:
         call = watched.call()
         if call is not None:
-            with self._lock:
+            with self._changed:
                 self._calls.append(call)
 
 

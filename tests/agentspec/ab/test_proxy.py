@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import httpx
 import pytest
 from chat_server import Reply, Script, chat_server
-from replicas import until
 
 from agentspec.ab.calls import Call
 from agentspec.ab.proxy import RecordingProxy
@@ -39,14 +39,9 @@ def asked(
 ) -> tuple[httpx.Response, Call]:
     with chat_server(script) as url, RecordingProxy(url.removesuffix("/v1"), asks_for_steps=steps) as proxy:
         answer = httpx.post(f"{proxy.base_url(task)}/{path}", json=body, timeout=10)
-        (call,) = taken(proxy)
+        (call,) = proxy.take()
         assert proxy.take() == []
     return answer, call
-
-
-def taken(proxy: RecordingProxy) -> list[Call]:
-    """The calls of the proxy, which notes a streamed answer shortly after the client has read it."""
-    return until(proxy.take, 10.0)
 
 
 def test_a_call_is_passed_on_unchanged_and_recorded_under_its_task() -> None:
@@ -101,6 +96,18 @@ def test_the_first_token_of_a_response_comes_with_its_first_text_and_a_failed_re
     assert call.answer and not call.error and call.first is not None
 
 
+def test_a_call_whose_answer_the_client_has_belongs_to_what_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = RecordingProxy._keep
+
+    def late(*args: Any) -> None:
+        time.sleep(0.5)
+        keep(*args)
+
+    monkeypatch.setattr(RecordingProxy, "_keep", late)
+    _, call = asked(lambda body: sse(delta("a"), USAGE), {**BODY, "stream": True})
+    assert call.answer
+
+
 @pytest.mark.parametrize("reads_all", [True, False])
 def test_a_client_that_leaves_after_the_last_event_has_its_answer(reads_all: bool) -> None:
     # More text than the buffers of a connection hold, so that the proxy is still writing when the client leaves.
@@ -114,7 +121,7 @@ def test_a_client_that_leaves_after_the_last_event_has_its_answer(reads_all: boo
             for line in answer.iter_lines():
                 if not reads_all or line == "data: [DONE]":
                     break
-        (call,) = taken(proxy)
+        (call,) = proxy.take()
     assert bool(call.error) is not reads_all and bool(call.answer) is reads_all
 
 
@@ -124,7 +131,7 @@ def test_a_stream_that_breaks_off_does_not_seem_whole_to_the_client() -> None:
     with chat_server(lambda body: cut) as url, RecordingProxy(url.removesuffix("/v1")) as proxy:
         with pytest.raises(httpx.TransportError):
             httpx.post(f"{proxy.base_url('t')}/chat/completions", json={**BODY, "stream": True}, timeout=10)
-        (call,) = taken(proxy)
+        (call,) = proxy.take()
     assert call.error and not call.answer
 
 
@@ -133,7 +140,7 @@ def test_a_request_that_its_client_gives_up_is_given_up_at_once() -> None:
     with chat_server(lambda body: late) as url, RecordingProxy(url.removesuffix("/v1")) as proxy:
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(f"{proxy.base_url('t')}/chat/completions", json=BODY, timeout=0.5)
-        (call,) = taken(proxy)
+        (call,) = proxy.take()
     assert call.error == "the client went away" and call.seconds < 2.0
 
 
