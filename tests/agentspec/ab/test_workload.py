@@ -31,6 +31,10 @@ def test_names_are_replaced_within_words_and_other_braces_stay() -> None:
         filled("run 'open", {})
 
 
+def test_braces_of_a_task_stay() -> None:
+    assert filled("run {task} {seed}", {"task": "print {seed}", "seed": 7}) == ["run", "print {seed}", "7"]
+
+
 def test_a_command_is_run_for_each_task_with_the_tasks_own_url(tmp_path: Path) -> None:
     code = "import sys; print(*sys.argv[1:]); sys.exit(sys.argv[2] == 'two')"
     command = TaskCommand(template=f"{PYTHON} -c {shlex.quote(code)} {{url}} {{task}}", tasks=["one", "two", "three"])
