@@ -55,8 +55,9 @@ class AdminClient(ServerClient):
     def _refused(self, answer: httpx.Response) -> ManagementError | ServerError:
         try:
             told = answer.json()
-            message = told["error"] if "error" in told else told["ranks"][0]["error"]
-        except (ValueError, KeyError, TypeError):
+            # Some ranks may have done it, and others refuse.
+            message = next(rank["error"] for rank in told.get("ranks", [told]) if "error" in rank)
+        except (ValueError, AttributeError, TypeError, StopIteration):
             return ServerError(
                 f"the server at {self.url} cannot be managed: it answers with status {answer.status_code}; it needs "
                 "--speculative-algorithm AGENTSPEC and one tokenizer worker"

@@ -139,6 +139,16 @@ def test_a_corpus_is_added_once_the_jobs_of_all_ranks_are_done(texts: Path, caps
         assert told in "".join(capsys.readouterr())
 
 
+def test_a_refusal_of_one_rank_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    class Ranks(Handler):
+        def do_DELETE(self) -> None:
+            self.reply(404, {"ranks": [{"removed": {}}, {"error": "there is no corpus 'x'"}]})
+
+    with listening(Ranks) as url:
+        assert main(["corpus", "rm", "x", "--server", url]) == 2
+    assert "there is no corpus 'x'" in capsys.readouterr().err
+
+
 def test_what_keeps_from_managing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with served({"/agentspec/corpora": 404}) as url:
