@@ -20,6 +20,7 @@ from typing import Any
 UNDERSTOOD = ("chat/completions", "completions", "responses", "generate")
 RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
 """The last event of a streamed response; it is incomplete where a limit has cut it."""
+CUT_STREAM = "the stream ended before the answer did"
 # What may differ between two requests for the same answer: names, and how the answer is sent.
 _NOT_ASKED = ("model", "stream", "stream_options", "user", "rid", "request_id", "return_spec_tokens_details", "store")
 _ECHO = re.compile(r"""['"\\]*\binput(_value)?['"\\]*\s*[:=].*""", re.DOTALL)
@@ -99,6 +100,10 @@ class AnswerReader:
 
     def has_text(self) -> bool:
         return self._has_delta or any(self._parts.values())
+
+    def is_finished(self) -> bool:
+        """Whether the answer told why it ended."""
+        return any(part.endswith("/finish") for part in self._parts)
 
     def digest(self) -> str:
         """A digest of the answer; "" if nothing was understood."""

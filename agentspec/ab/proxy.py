@@ -18,7 +18,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, unquote
 
-from agentspec.ab.calls import RESPONSE_ENDS, UNDERSTOOD, AnswerReader, Call, is_greedy, request_digest, without_echo
+from agentspec.ab.calls import (
+    CUT_STREAM,
+    RESPONSE_ENDS,
+    UNDERSTOOD,
+    AnswerReader,
+    Call,
+    is_greedy,
+    request_digest,
+    without_echo,
+)
 from agentspec.errors import ConfigError, ServerError
 
 if TYPE_CHECKING:
@@ -175,6 +184,7 @@ class RecordingProxy:
                     if watched.read_line(line):
                         await response.write(line)
                 await response.write_eof()
+                watched.ended()
                 return response
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             # Clients close a connection as soon as they have read the last event, before the stream's last bytes.
@@ -271,6 +281,11 @@ class _Watched:
         # An event without choices is there for the counts alone; clients that did not ask may not expect it.
         self._is_hidden = self._hides_usage and event.get("choices") == [] and not event.get("error")
         return not self._is_hidden
+
+    def ended(self) -> None:
+        """Called at the regular end of a stream. A router ends it so, too, where its server has died."""
+        if not self.is_complete and not self._reader.is_finished():
+            self.error = self.error or self._reader.error or CUT_STREAM
 
     def _understand(self, read: Callable[[Mapping[str, Any]], None], value: Mapping[str, Any]) -> None:
         """Reads what is passed on in any case, whatever its form."""

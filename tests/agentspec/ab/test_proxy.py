@@ -26,6 +26,7 @@ def delta(text: str) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": {"content": text}}]}
 
 
+FINISHED = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 USAGE = {"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 2}}
 
 
@@ -133,6 +134,15 @@ def test_a_stream_that_breaks_off_does_not_seem_whole_to_the_client() -> None:
             httpx.post(f"{proxy.base_url('t')}/chat/completions", json={**BODY, "stream": True}, timeout=10)
         (call,) = proxy.take()
     assert call.error and not call.answer
+
+
+def test_half_an_answer_is_none_though_its_stream_ended_in_order() -> None:
+    """So a router ends it whose server has died. Some servers send no `[DONE]`."""
+    streams = {name: sse(delta("half"), *end) for name, end in (("half", ()), ("whole", (FINISHED,)))}
+    for name, whole in streams.items():
+        reply = Reply(body=whole.body.removesuffix(b"data: [DONE]\n\n"), headers=whole.headers)
+        _, call = asked(lambda body, reply=reply: reply, {**BODY, "stream": True})  # type: ignore[misc]
+        assert bool(call.error) is (name == "half") and bool(call.answer) is (name == "whole")
 
 
 def test_a_request_that_its_client_gives_up_is_given_up_at_once() -> None:
