@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 UNDERSTOOD = ("chat/completions", "completions", "responses", "generate")
-RESPONSE_ENDS = ("response.completed", "response.incomplete")
+RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
 """The last event of a streamed response; it is incomplete where a limit has cut it."""
+CUT_STREAM = "the stream ended before the answer did"
 # What may differ between two requests for the same answer: names, and how the answer is sent.
 _NOT_ASKED = ("model", "stream", "stream_options", "user", "rid", "request_id", "return_spec_tokens_details", "store")
 _ECHO = re.compile(r"""['"\\]*\binput(_value)?['"\\]*\s*[:=].*""", re.DOTALL)
@@ -70,6 +71,7 @@ class AnswerReader:
     verify_steps: int | None = None
     error: str = ""
     _parts: dict[str, str] = field(default_factory=dict)
+    _has_delta: bool = False
 
     def read(self, body: Mapping[str, Any]) -> None:
         """Takes in a whole body that was not streamed."""
@@ -84,6 +86,8 @@ class AnswerReader:
     def read_event(self, event: Mapping[str, Any]) -> None:
         """Takes in one event of a stream."""
         if self.path == "responses":
+            # Events without text say that the server has begun to read the prompt.
+            self._has_delta |= str(event.get("type")).endswith(".delta")
             if isinstance(whole := event.get("response"), Mapping) and event.get("type") in RESPONSE_ENDS:
                 self._note(whole)
                 self._items(whole.get("output"))
@@ -95,7 +99,11 @@ class AnswerReader:
             self._choices(event, "delta")
 
     def has_text(self) -> bool:
-        return any(self._parts.values())
+        return self._has_delta or any(self._parts.values())
+
+    def is_finished(self) -> bool:
+        """Whether the answer told why it ended."""
+        return any(part.endswith("/finish") for part in self._parts)
 
     def digest(self) -> str:
         """A digest of the answer; "" if nothing was understood."""

@@ -88,7 +88,7 @@ class SliceCommand:
             `{concurrency}` are replaced in it.
         count: Number of tasks at most; a slice may return fewer at the end.
         concurrency: The value of `{concurrency}`.
-        timeout_s: Seconds after which a process is killed.
+        timeout_s: Seconds that a task may take. The process is killed after these seconds for each task of the slice.
         seed: The value of `{seed}`, the same for both servers.
         notes: What the workload could not do as it should.
         out: The name of the file or folder `{out}`.
@@ -97,7 +97,7 @@ class SliceCommand:
     template: str
     count: int
     concurrency: int = 1
-    timeout_s: float = 24 * 3600.0
+    timeout_s: float = 3600.0
     seed: int = 0
     notes: Sequence[str] = ()
     out: str = "results"
@@ -132,7 +132,7 @@ class SliceCommand:
             "seed": self.seed,
             "concurrency": self.concurrency,
         }
-        result = run_process(filled(self.template, values), target.folder / "output.txt", self.timeout_s)
+        result = run_process(filled(self.template, values), target.folder / "output.txt", self.timeout_s * count)
         if result.status not in _DONE:
             raise ConfigError(f"the workload's command failed: {result.problem}")
         results = read_results(out)

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,10 @@ def run_experiment(
     if resumed:
         say(f"{resumed} of {len(plan)} turns were done before")
     if resumed and left:
-        notes.append("The run was interrupted. Servers that were started again had forgotten what they had learnt.")
+        notes.append(
+            "The run was interrupted. Servers that were started again had forgotten what they had learnt; one that was not "
+            "may know requests of the turn that was interrupted, which it did again."
+        )
     with ExitStack() as stack, Progress("turns", len(plan)) as progress:
         proxies: dict[str, RecordingProxy] = {}
 
@@ -205,9 +208,24 @@ def _turn(
         target = Target(base_url=proxy.base_url, model=arm.model, folder=folder, say=on_task)
         results = workload.run(*where, target)
         seconds = time.monotonic() - began
+    calls = proxy.take()
+    last = {call.task: call for call in calls}
     return Turn(
-        repeat=step[0], slice=step[1], label=step[2], seconds=seconds, results=tuple(results), calls=tuple(proxy.take())
+        repeat=step[0],
+        slice=step[1],
+        label=step[2],
+        seconds=seconds,
+        results=tuple(_judged(result, last.get(result.task)) for result in results),
+        calls=tuple(calls),
     )
+
+
+def _judged(result: TaskResult, last_call: Call | None) -> TaskResult:
+    """The result of a task. Of a task that did not succeed and whose last call failed, it is an error: whoever gives up
+    early because a server does not answer must not pass for fast."""
+    if result.success is not False or result.error or last_call is None or not last_call.error:
+        return result
+    return replace(result, success=None, error=f"its last call failed: {last_call.error}")
 
 
 def _read_turns(file: RecordFile) -> dict[tuple[int, int, str], Turn]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentspec.ab.calls import AnswerReader, digest, without_echo
+from agentspec.ab.calls import CUT_STREAM, AnswerReader, digest, without_echo
 from agentspec.ab.workload import Target, TaskResult
 from agentspec.analysis.logs.source import LogReading, log_files, read_calls
 from agentspec.errors import ConfigError
@@ -36,6 +37,7 @@ _KEPT_FIELDS = (
 _KEPT_OF_MESSAGE = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content")
 _ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
 _CALL_SECONDS = 3600.0
+_FINISH = re.compile(rb'"finish_reason": ?"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,9 +274,11 @@ async def _ask(client: ClientSession, url: str, body: Mapping[str, Any]) -> str:
             if response.status != 200:
                 return f"{response.status}: {without_echo(await response.text())}"
             reader = AnswerReader("chat/completions")
+            is_whole = False
             async for line in response.content:
+                is_whole |= line.startswith(b"data: [DONE]") or _FINISH.search(line) is not None
                 if line.startswith(b"data: {") and b'"error"' in line:
                     reader.read_event(json.loads(line.removeprefix(b"data:")))
-            return reader.error
+            return reader.error or ("" if is_whole else CUT_STREAM)
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         return f"{type(error).__name__}: {error}"[:300]

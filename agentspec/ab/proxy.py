@@ -18,7 +18,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, unquote
 
-from agentspec.ab.calls import RESPONSE_ENDS, UNDERSTOOD, AnswerReader, Call, is_greedy, request_digest, without_echo
+from agentspec.ab.calls import (
+    CUT_STREAM,
+    RESPONSE_ENDS,
+    UNDERSTOOD,
+    AnswerReader,
+    Call,
+    is_greedy,
+    request_digest,
+    without_echo,
+)
 from agentspec.errors import ConfigError, ServerError
 
 if TYPE_CHECKING:
@@ -33,6 +42,8 @@ _START_SECONDS = 10.0
 # Longer than any answer takes.
 _ANSWER_SECONDS = 3600.0
 _MAX_BODY = 256 << 20
+# A client has the last bytes of an answer before its call is noted, and one that was killed leaves calls to be given up.
+_NOTING_SECONDS = 5.0
 
 
 class RecordingProxy:
@@ -52,7 +63,8 @@ class RecordingProxy:
         self.upstream, self._host = upstream.rstrip("/"), host
         self._api_key, self._asks_for_steps = api_key, asks_for_steps
         self._calls: list[Call] = []
-        self._lock = threading.Lock()
+        self._num_open = 0
+        self._changed = threading.Condition()  # guards the two above
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._failure: BaseException | None = None
@@ -86,8 +98,10 @@ class RecordingProxy:
         return f"http://{self._host}:{self._port}{place}/v1"
 
     def take(self) -> list[Call]:
-        """The calls that ended since the last time, in the order of their beginning."""
-        with self._lock:
+        """The calls that ended since the last time, in the order of their beginning. Waits a little for those that are still
+        in progress."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._num_open, _NOTING_SECONDS)
             calls, self._calls = self._calls, []
         return sorted(calls, key=lambda call: call.began)
 
@@ -116,7 +130,11 @@ class RecordingProxy:
         ) as session:
 
             async def handle(request: web.Request) -> web.StreamResponse:
-                return await self._pass_on(session, request)
+                self._count(1)
+                try:
+                    return await self._pass_on(session, request)
+                finally:
+                    self._count(-1)
 
             app = web.Application(client_max_size=_MAX_BODY)
             app.router.add_route("*", "/{path:.*}", handle)
@@ -166,6 +184,7 @@ class RecordingProxy:
                     if watched.read_line(line):
                         await response.write(line)
                 await response.write_eof()
+                watched.ended()
                 return response
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             # Clients close a connection as soon as they have read the last event, before the stream's last bytes.
@@ -184,10 +203,15 @@ class RecordingProxy:
         finally:
             self._keep(watched)
 
+    def _count(self, more: int) -> None:
+        with self._changed:
+            self._num_open += more
+            self._changed.notify_all()
+
     def _keep(self, watched: _Watched) -> None:
         call = watched.call()
         if call is not None:
-            with self._lock:
+            with self._changed:
                 self._calls.append(call)
 
 
@@ -252,11 +276,16 @@ class _Watched:
             return True
         self.is_complete |= event.get("type") in RESPONSE_ENDS
         self._understand(self._reader.read_event, event)
-        if self._first is None and (self._reader.has_text() or self._path == "responses"):
+        if self._first is None and self._reader.has_text():
             self._first = time.monotonic()
         # An event without choices is there for the counts alone; clients that did not ask may not expect it.
         self._is_hidden = self._hides_usage and event.get("choices") == [] and not event.get("error")
         return not self._is_hidden
+
+    def ended(self) -> None:
+        """Called at the regular end of a stream. A router ends it so, too, where its server has died."""
+        if not self.is_complete and not self._reader.is_finished():
+            self.error = self.error or self._reader.error or CUT_STREAM
 
     def _understand(self, read: Callable[[Mapping[str, Any]], None], value: Mapping[str, Any]) -> None:
         """Reads what is passed on in any case, whatever its form."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,12 +79,8 @@ def filled(template: str, values: Mapping[str, object]) -> list[str]:
         raise ConfigError(f"a command must be words as a shell reads them, got {template!r}: {error}") from None
     if not words:
         raise ConfigError("a command must have at least one word, got none")
-    result = []
-    for word in words:
-        for name, value in values.items():
-            word = word.replace("{" + name + "}", str(value))
-        result.append(word)
-    return result
+    # In one pass, so that braces in a value stay.
+    return [re.sub(r"\{(\w+)\}", lambda found: str(values.get(found[1], found[0])), word) for word in words]
 
 
 def read_results(path: Path) -> list[TaskResult]:
@@ -106,7 +103,8 @@ def read_results(path: Path) -> list[TaskResult]:
             whole = json.loads(text)
             values = whole.get("tasks", [whole]) if isinstance(whole, dict) else whole
         except ValueError:
-            values = [json.loads(line) for line in text.splitlines() if line.strip()]
+            # Not splitlines(), which also splits at characters that JSON leaves as they are within texts, such as U+2028.
+            values = [json.loads(line) for line in text.split("\n") if line.strip()]
         return [_of_record(value) for value in values]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
+from urllib.parse import quote
 
 from agentspec.analysis.corpus import document_files
 from agentspec.cli.options import option, read_key_file, switch
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "add":
         return _add(args, client)
     if args.action == "rm":
-        removed = client.delete(f"/corpora/{args.name}")
+        removed = client.delete(f"/corpora/{quote(args.name)}")
         print(json.dumps(removed) if args.json else f"removed {args.name}")
         return 0
     listed = client.get("/corpora")
@@ -66,7 +67,7 @@ def _add(args: argparse.Namespace, client: AdminClient) -> int:
         size = stream.tell()
         stream.seek(0)
         answer = client.upload("/corpora", stream, size)
-    # Where ranks answer, the first one's job is waited for.
+    # The job has the same id on all ranks.
     job = client.ended(answer.get("ranks", [answer])[0]["job"]["id"], _MOST_SECONDS)
     if job["state"] != "done":
         raise ManagementError(f"the corpus was not added: its job is {job['state']}: {job['error']}")

@@ -33,12 +33,15 @@ class AdminClient(ServerClient):
         return self._ask("POST", path, content=stream, headers={"Content-Type": LINES, "Content-Length": str(size)})
 
     def ended(self, job_id: str, seconds: float) -> dict[str, Any]:
-        """A job when it has ended; raises ServerError if that takes more than `seconds`."""
+        """A job when it has ended on all ranks: that of a rank where it failed, if there is one. Raises ServerError if that
+        takes more than `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
-            job: dict[str, Any] = self.get(f"/jobs/{job_id}")
-            if job["finished"] is not None:
-                return job
+            answer = self.get(f"/jobs/{job_id}")
+            jobs: list[dict[str, Any]] = answer.get("ranks", [answer])
+            job = next((job for job in jobs if job["finished"] is None), None)
+            if job is None:
+                return next((job for job in jobs if job["state"] != "done"), jobs[0])
             if time.monotonic() > deadline:
                 raise ServerError(f"job {job_id} has not ended after {seconds:g} s: it is {job['state']}")
             time.sleep(_POLL_SECONDS)
@@ -52,8 +55,9 @@ class AdminClient(ServerClient):
     def _refused(self, answer: httpx.Response) -> ManagementError | ServerError:
         try:
             told = answer.json()
-            message = told["error"] if "error" in told else told["ranks"][0]["error"]
-        except (ValueError, KeyError, TypeError):
+            # Some ranks may have done it, and others refuse.
+            message = next(rank["error"] for rank in told.get("ranks", [told]) if "error" in rank)
+        except (ValueError, AttributeError, TypeError, StopIteration):
             return ServerError(
                 f"the server at {self.url} cannot be managed: it answers with status {answer.status_code}; it needs "
                 "--speculative-algorithm AGENTSPEC and one tokenizer worker"

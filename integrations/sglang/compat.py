@@ -114,6 +114,14 @@ def tp_rank(worker: object) -> int:
     return int(getattr(worker, "tp_rank", 0))
 
 
+def data_parallel_rank() -> int | None:
+    """Which replica of `--dp-size` this process is of; None without replicas, and in releases that do not tell."""
+    with contextlib.suppress(ImportError, AttributeError):
+        rank = importlib.import_module("sglang.srt.runtime_context").get_parallel().dp_rank
+        return None if rank is None else int(rank)
+    return None
+
+
 def tensor_parallel_group() -> ProcessGroup | None:
     """The group whose ranks must verify the same trees; None if there is only one rank."""
     with contextlib.suppress(ImportError, AttributeError):

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import agentspec
+from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.admin.jobs import ENDED, OPEN
 from agentspec.scheduling import Reason, StepPlan
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from agentspec.engine import Engine
     from agentspec.integrations.sglang.admin.desk import AdminDesk
     from agentspec.integrations.sglang.drafting.breaker import Breaker
+    from agentspec.integrations.sglang.sglang_types import ServerArgs
 
 logger = logging.getLogger("agentspec")
 
@@ -147,6 +149,16 @@ ADMIN = {
     "ended_jobs": _counter("Jobs that have ended, by how", "state", ENDED),
 }
 METRICS: Mapping[str, Metric] = COUNTED | OWNED | CONTROL | STATE | DRAFT_MODEL | STORE | ADMIN
+
+
+def metric_labels(server_args: ServerArgs) -> dict[str, str]:
+    """The labels of all metrics of this scheduler. Each replica of `--dp-size` has its own rank as in SGLang's metrics: of
+    gauges with the same labels, Prometheus would see the latest alone."""
+    rank = compat.data_parallel_rank()
+    return {
+        "model_name": arguments.served_model_name(server_args),
+        **({} if rank is None else {"dp_rank": str(rank)}),
+    }
 
 
 class Exported:

@@ -39,19 +39,22 @@ class ManagedEngine:
         ranks: int = 1,
         engine: Engine | None = None,
         sharing: Sharing | None = None,
+        at_start: Sequence[str] = (),
     ) -> None:
         path = write_byte_tokenizer(folder)
         config = EngineConfig(
             tokenizer=fingerprint(path), vocab_size=257, estimates=by_counts(), max_draft_tokens=8, mode="chain"
         )
         self.engine = engine or Engine(config)
+        for corpus in at_start:
+            self.engine.attach_corpus(corpus)
         served = Served(
             tokenizer=str(path), identity=self.engine.config.tokenizer, vocab_size=257, most_bytes=corpora_bytes
         )
         self.desk = AdminDesk(
             self.engine,
             served,
-            corpora_at_start=(),
+            corpora_at_start=at_start,
             sharing=sharing,
             namespace_of=lambda tenant: namespace_id(tenant, None),
         )

@@ -88,8 +88,11 @@ def judge(task: Task, folder: Path, timeout_s: float) -> Verdict:
     visible = task.folder / "repository" / "tests"
     for source, name in ((task.folder / HIDDEN, HIDDEN), (visible, "tests")):
         if source.is_dir():
-            shutil.rmtree(folder / name, ignore_errors=True)
-            shutil.copytree(source, folder / name)
+            place = folder / name
+            if place.is_symlink() or place.is_file():
+                place.unlink()
+            shutil.rmtree(place, ignore_errors=True)
+            shutil.copytree(source, place)
             (folder / name / "__init__.py").touch()
     verdict = run_tests(folder, HIDDEN, timeout_s)
     if verdict.passed and visible.is_dir():

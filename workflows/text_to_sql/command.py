@@ -123,6 +123,9 @@ async def _answer(
     name = _run_name(options)
     file = RecordFile(options.out) if options.out else None
     kept = resumed(file, name, recorded_config(config, _scorer(options))) if file else {}
+    if options.out:
+        # Whoever reads the records, as `agentspec ab` does, must tell a run without questions from one that failed.
+        options.out.touch()
     left = [task for task in tasks if not _is_kept(task, kept)]
     if kept:
         print(f"{len(tasks) - len(left)} of {len(tasks)} questions were answered before", file=sys.stderr)

@@ -47,7 +47,8 @@ def read_tasks(path: Path, default_database: str = "") -> list[Task]:
     """
     tasks: list[Task] = []
     taken: set[str] = set()
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    # Not splitlines(), which also splits at characters that JSON leaves as they are within texts, such as U+2028.
+    for number, line in enumerate(_text(path).split("\n"), 1):
         if not line.strip():
             continue
         try:

@@ -188,7 +188,9 @@ class Corpora:
 
     def _add(self, job: Job, name: str, namespaces: tuple[str, ...], source: Path, folder: Path) -> JsonObject:
         if source.suffix == CORPUS_SUFFIX:
-            path, skipped = source, {"skipped": 0, "skipped_why": []}
+            # The engine knows corpora by their paths, and one file may be added under several names.
+            path, skipped = folder / source.name, {"skipped": 0, "skipped_why": []}
+            path.symlink_to(source.absolute())
             if source.stat().st_size > self.room():
                 raise ManagementError(
                     f"the corpus takes {source.stat().st_size} bytes, and {self.room()} are left of "

@@ -57,7 +57,8 @@ class Endpoints:
         return {
             "/stats": {"GET": self._simple("stats")},
             "/corpora": {"GET": self._simple("corpora"), "POST": self._add_corpus},
-            "/corpora/{name}": {"GET": self._simple("corpus"), "DELETE": self._simple("remove_corpus")},
+            # A corpus of the start goes by its path, if another one's file has the same name.
+            "/corpora/{name:path}": {"GET": self._simple("corpus"), "DELETE": self._simple("remove_corpus")},
             "/namespaces": {"GET": self._list_namespaces},
             "/namespaces/stats": {"POST": self._namespace("namespace")},
             "/namespaces/forget": {"POST": self._namespace("forget_namespace")},

@@ -35,7 +35,7 @@ from agentspec.integrations.sglang.drafting.rows import DraftedStep, roots_only
 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
 from agentspec.integrations.sglang.kernels.kept_tokens import keep_what_plain_decoding_keeps
 from agentspec.integrations.sglang.kernels.token_states import keep_states_of_each_row
-from agentspec.integrations.sglang.metrics import AdminMetrics, Counters, StateMetrics, StoreMetrics
+from agentspec.integrations.sglang.metrics import AdminMetrics, Counters, StateMetrics, StoreMetrics, metric_labels
 from agentspec.integrations.sglang.setting_sources import resolve_for_process
 from agentspec.integrations.sglang.sglang_types import ModelConfig, ModelRunner, Req, ServerArgs
 from agentspec.integrations.sglang.store_setup import namespace_key, open_sharing, served_scope
@@ -173,7 +173,7 @@ class SuffixDrafter:
         """Decides how much of the drafts is verified."""
         self.state_metrics: StateMetrics | None = None
         if drafts_here and arguments.metrics_enabled(server_args):
-            labels = {"model_name": arguments.served_model_name(server_args)}
+            labels = metric_labels(server_args)
             counters.export(labels)
             self._draftless.counts.export(labels)
             self._requests.export(labels)

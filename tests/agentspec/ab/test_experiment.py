@@ -163,6 +163,23 @@ def test_a_command_is_compared_and_everything_is_written(tmp_path: Path, capsys:
     assert facts["headline"] in (tmp_path / "out/ab.html").read_text()
 
 
+def test_a_command_that_fails_because_its_server_does_is_not_taken_for_a_fast_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = tmp_path / "tasks.txt"
+    tasks.write_text("one\ntwo\n")
+
+    def broken(body: dict[str, Any]) -> str | int:
+        return 500 if body["messages"][0]["content"] == "two" else "x"
+
+    with chat_server(lambda body: "x", models=MODELS) as a, chat_server(broken, models=MODELS) as b:
+        words = ["ab", "--command", COMMAND, "--task-file", str(tasks), "--a", a, "--b", b, "--turns", "2", "--json"]
+        assert main([*words, "--concurrency", "1"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["tasks"] == 1 and facts["success"]["graded"] == 1
+    assert facts["arms"]["b"]["failed_tasks"] == 1 and "1 of 2 failed on B" in facts["headline"]
+
+
 def test_a_log_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log.jsonl"
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]

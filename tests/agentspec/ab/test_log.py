@@ -147,6 +147,14 @@ def test_an_error_within_a_streamed_answer_ends_its_session_too(tmp_path: Path) 
     assert result.error == "aborted"
 
 
+def test_half_an_answer_ends_its_session_with_an_error(tmp_path: Path) -> None:
+    half = b'data: {"choices": [{"index": 0, "delta": {"content": "half"}, "finish_reason": null}]}\n\n'
+    workload = LogWorkload([log_of(tmp_path, chat("s", ("q1", "a1", None)))], LogConfig())
+    with chat_server(lambda body: Reply(body=half, headers={"Content-Type": "text/event-stream"})) as url:
+        (result,) = workload.run(0, 1, Target(base_url=lambda task: url, model="m", folder=tmp_path))
+    assert result.error == "the stream ended before the answer did"
+
+
 def test_logs_with_other_requests_are_described_otherwise(tmp_path: Path) -> None:
     described = [
         LogWorkload([log_of(tmp_path, chat("s", (question, "a", None)))], LogConfig()).describe() for question in "pqq"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import httpx
 import pytest
 from chat_server import Reply, Script, chat_server
-from replicas import until
 
 from agentspec.ab.calls import Call
 from agentspec.ab.proxy import RecordingProxy
@@ -26,22 +26,23 @@ def delta(text: str) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": {"content": text}}]}
 
 
+FINISHED = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 USAGE = {"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 2}}
 
 
 def asked(
-    script: Script, body: dict[str, Any], *, task: str = "one", steps: bool = False
+    script: Script,
+    body: dict[str, Any],
+    *,
+    task: str = "one",
+    steps: bool = False,
+    path: str = "chat/completions",
 ) -> tuple[httpx.Response, Call]:
     with chat_server(script) as url, RecordingProxy(url.removesuffix("/v1"), asks_for_steps=steps) as proxy:
-        answer = httpx.post(f"{proxy.base_url(task)}/chat/completions", json=body, timeout=10)
-        (call,) = taken(proxy)
+        answer = httpx.post(f"{proxy.base_url(task)}/{path}", json=body, timeout=10)
+        (call,) = proxy.take()
         assert proxy.take() == []
     return answer, call
-
-
-def taken(proxy: RecordingProxy) -> list[Call]:
-    """The calls of the proxy, which notes a streamed answer shortly after the client has read it."""
-    return until(proxy.take, 10.0)
 
 
 def test_a_call_is_passed_on_unchanged_and_recorded_under_its_task() -> None:
@@ -82,6 +83,32 @@ def test_an_error_within_a_stream_is_recorded() -> None:
     assert call.error == "aborted" and not call.answer
 
 
+def test_the_first_token_of_a_response_comes_with_its_first_text_and_a_failed_response_is_no_answer() -> None:
+    body = {"model": "m", "input": "hi", "temperature": 0, "stream": True}
+    begun = [
+        {"type": f"response.{event}", "response": {"status": "in_progress"}} for event in ("created", "in_progress")
+    ]
+    failed = {"type": "response.failed", "response": {"output": [], "error": {"message": "out of memory"}}}
+    _, call = asked(lambda body: sse(*begun, failed), body, path="responses")
+    assert call.error == "out of memory" and call.first is None
+    text = {"type": "response.output_text.delta", "delta": "a"}
+    whole = {"type": "response.completed", "response": {"output": [{"type": "message"}], "usage": {"output_tokens": 1}}}
+    _, call = asked(lambda body: sse(*begun, text, whole), body, path="responses")
+    assert call.answer and not call.error and call.first is not None
+
+
+def test_a_call_whose_answer_the_client_has_belongs_to_what_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = RecordingProxy._keep
+
+    def late(*args: Any) -> None:
+        time.sleep(0.5)
+        keep(*args)
+
+    monkeypatch.setattr(RecordingProxy, "_keep", late)
+    _, call = asked(lambda body: sse(delta("a"), USAGE), {**BODY, "stream": True})
+    assert call.answer
+
+
 @pytest.mark.parametrize("reads_all", [True, False])
 def test_a_client_that_leaves_after_the_last_event_has_its_answer(reads_all: bool) -> None:
     # More text than the buffers of a connection hold, so that the proxy is still writing when the client leaves.
@@ -95,7 +122,7 @@ def test_a_client_that_leaves_after_the_last_event_has_its_answer(reads_all: boo
             for line in answer.iter_lines():
                 if not reads_all or line == "data: [DONE]":
                     break
-        (call,) = taken(proxy)
+        (call,) = proxy.take()
     assert bool(call.error) is not reads_all and bool(call.answer) is reads_all
 
 
@@ -105,8 +132,17 @@ def test_a_stream_that_breaks_off_does_not_seem_whole_to_the_client() -> None:
     with chat_server(lambda body: cut) as url, RecordingProxy(url.removesuffix("/v1")) as proxy:
         with pytest.raises(httpx.TransportError):
             httpx.post(f"{proxy.base_url('t')}/chat/completions", json={**BODY, "stream": True}, timeout=10)
-        (call,) = taken(proxy)
+        (call,) = proxy.take()
     assert call.error and not call.answer
+
+
+def test_half_an_answer_is_none_though_its_stream_ended_in_order() -> None:
+    """So a router ends it whose server has died. Some servers send no `[DONE]`."""
+    streams = {name: sse(delta("half"), *end) for name, end in (("half", ()), ("whole", (FINISHED,)))}
+    for name, whole in streams.items():
+        reply = Reply(body=whole.body.removesuffix(b"data: [DONE]\n\n"), headers=whole.headers)
+        _, call = asked(lambda body, reply=reply: reply, {**BODY, "stream": True})  # type: ignore[misc]
+        assert bool(call.error) is (name == "half") and bool(call.answer) is (name == "whole")
 
 
 def test_a_request_that_its_client_gives_up_is_given_up_at_once() -> None:
@@ -114,7 +150,7 @@ def test_a_request_that_its_client_gives_up_is_given_up_at_once() -> None:
     with chat_server(lambda body: late) as url, RecordingProxy(url.removesuffix("/v1")) as proxy:
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(f"{proxy.base_url('t')}/chat/completions", json=BODY, timeout=0.5)
-        (call,) = taken(proxy)
+        (call,) = proxy.take()
     assert call.error == "the client went away" and call.seconds < 2.0
 
 

@@ -31,6 +31,10 @@ def test_names_are_replaced_within_words_and_other_braces_stay() -> None:
         filled("run 'open", {})
 
 
+def test_braces_of_a_task_stay() -> None:
+    assert filled("run {task} {seed}", {"task": "print {seed}", "seed": 7}) == ["run", "print {seed}", "7"]
+
+
 def test_a_command_is_run_for_each_task_with_the_tasks_own_url(tmp_path: Path) -> None:
     code = "import sys; print(*sys.argv[1:]); sys.exit(sys.argv[2] == 'two')"
     command = TaskCommand(template=f"{PYTHON} -c {shlex.quote(code)} {{url}} {{task}}", tasks=["one", "two", "three"])
@@ -94,6 +98,12 @@ def test_a_slice_is_one_command_that_writes_its_results(tmp_path: Path) -> None:
     ]
 
 
+def test_the_time_limit_of_a_slice_is_that_of_all_its_tasks(tmp_path: Path) -> None:
+    code = shlex.quote("import sys, time; time.sleep(3); open(sys.argv[1], 'w')")
+    command = SliceCommand(template=f"{PYTHON} -c {code} {{out}} {{url}} {{skip}} {{limit}}", count=10, timeout_s=2.0)
+    assert command.run(0, 10, target(tmp_path)) == []
+
+
 def test_a_slice_that_fails_ends_the_comparison_with_the_end_of_its_output(tmp_path: Path) -> None:
     code = shlex.quote("import sys; print('no such model'); sys.exit(2)")
     command = SliceCommand(template=f"{PYTHON} -c {code} {{url}} {{skip}} {{limit}} {{out}}", count=3)
@@ -123,6 +133,13 @@ def test_results_of_agentspecs_workflows_are_understood(
         (tmp_path / "out").write_text(text)
         (found,) = read_results(tmp_path / "out")
         assert (found.task, found.model_seconds, found.tool_seconds, found.success) == expected
+
+
+def test_results_may_hold_any_text_of_a_model(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text(
+        "".join(f'{{"id": "{i}", "seconds": 1, "output": "a\u2028b\x85"}}\n' for i in range(2))
+    )
+    assert [result.task for result in read_results(tmp_path / "out")] == ["0", "1"]
 
 
 def test_a_failed_task_is_an_error_with_its_reason(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from agentspec.cli import main
 from agentspec.fingerprint import fingerprint
 
 pytest.importorskip("tiktoken", reason="`make setup` installs tiktoken")
+from http_server import Handler, listening
 from server_blocks import served
 
 
@@ -107,6 +108,45 @@ def test_corpora_are_listed(answer: object, capsys: pytest.CaptureFixture[str]) 
         assert second.split()[:2] == ["old", "?"] and second.endswith("all, start")
         assert main(["corpus", "ls", "--server", url, "--json"]) == 0
         assert json.loads(capsys.readouterr().out) == answer
+
+
+def test_a_corpus_is_added_once_the_jobs_of_all_ranks_are_done(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each rank of `--dp-size` builds the corpus on its own."""
+
+    def job(state: str) -> dict[str, object]:
+        result = {"name": "x", "documents": 2, "tokens": 5, "skipped": 0} if state == "done" else None
+        return {
+            "id": "j",
+            "state": state,
+            "finished": None if state == "running" else 1.0,
+            "result": result,
+            "error": "why",
+        }
+
+    for last, status, told in (("done", 0, "added x: 2 documents"), ("failed", 2, "its job is failed: why")):
+        answers = iter([["done", "running"], ["done", last]])
+
+        class Ranks(Handler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.reply(202, {"ranks": [{"job": job("queued")}] * 2})
+
+            def do_GET(self) -> None:
+                self.reply(200, {"ranks": [job(state) for state in next(answers)]})  # noqa: B023 - used within the loop
+
+        with listening(Ranks) as url:
+            assert main(["corpus", "add", "x", str(texts), "--all", "--server", url]) == status
+        assert told in "".join(capsys.readouterr())
+
+
+def test_a_refusal_of_one_rank_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    class Ranks(Handler):
+        def do_DELETE(self) -> None:
+            self.reply(404, {"ranks": [{"removed": {}}, {"error": "there is no corpus 'x'"}]})
+
+    with listening(Ranks) as url:
+        assert main(["corpus", "rm", "x", "--server", url]) == 2
+    assert "there is no corpus 'x'" in capsys.readouterr().err
 
 
 def test_what_keeps_from_managing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

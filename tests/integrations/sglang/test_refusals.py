@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -165,6 +168,33 @@ def test_mirrored_totals_never_go_down() -> None:
     for total in (3, 1, 2):
         exported.reach("store_errors", total)
     assert REGISTRY.get_sample_value("agentspec:store_errors_total", {"model_name": "test_metrics"}) == 4
+
+
+_RANK = """
+import sys
+from types import ModuleType, SimpleNamespace
+rank = int(sys.argv[1])
+context = sys.modules["sglang.srt.runtime_context"] = ModuleType("sglang.srt.runtime_context")
+context.get_parallel = lambda: SimpleNamespace(dp_rank=rank)
+from agentspec.integrations.sglang.metrics import Exported, metric_labels
+exported = Exported(["breaker_open"], metric_labels(SimpleNamespace(served_model_name="m")))
+exported.set("breaker_open", 1 - rank)
+"""
+
+
+def test_no_data_parallel_rank_hides_the_state_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    for rank in ("0", "1"):
+        subprocess.run([sys.executable, "-c", _RANK, rank], check=True)
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=str(tmp_path))
+    states = [
+        registry.get_sample_value("agentspec:breaker_open", {"model_name": "m", "dp_rank": rank}) for rank in "01"
+    ]
+    assert states == [1.0, 0.0]
 
 
 def test_names_are_unique() -> None:

@@ -149,3 +149,15 @@ def test_changed_visible_tests_are_put_back(tasks: list[Task], tmp_path: Path) -
     (tmp_path / HIDDEN).mkdir()
     (tmp_path / HIDDEN / "test_own.py").write_text("raise SystemExit(0)")
     assert judge(task, tmp_path, 30).passed
+
+
+def test_what_stands_in_the_place_of_tests_is_replaced(tasks: list[Task], tmp_path: Path) -> None:
+    """An agent may have left a file there, or a link out of its folder."""
+    task, elsewhere, folder = tasks[0], tmp_path / "elsewhere", tmp_path / "work"
+    elsewhere.mkdir()
+    shutil.copytree(task.folder / "repository", folder)
+    shutil.rmtree(folder / "tests")
+    (folder / "tests").symlink_to(elsewhere)
+    (folder / HIDDEN).write_text("notes")
+    assert "in hidden_tests failed" in judge(task, folder, 30).detail
+    assert not any(elsewhere.iterdir()) and (folder / "tests" / "__init__.py").is_file()

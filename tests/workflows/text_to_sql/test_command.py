@@ -10,6 +10,7 @@ from byte_tokenizer import byte_tokenizer
 from chat_server import chat_server
 from staged_answers import ANSWERS, QUESTION, RIGHT
 
+from agentspec.ab.workload import read_results
 from agentspec.analysis.logs.formats import calls_of
 from agentspec.analysis.replay import read_trace
 from agentspec.workflows.text_to_sql import Database
@@ -77,6 +78,13 @@ def test_records_of_other_questions_are_not_taken_for_these(
     out.write_text(out.read_text().replace(f'"{field}": "', f'"{field}": "Not this: '))
     assert main([*REFERENCE, "--generated", "2", "--out", str(out)]) == 2
     assert "another question under the id" in capsys.readouterr().err
+
+
+def test_a_run_beyond_the_last_question_leaves_a_file_without_records(tmp_path: Path) -> None:
+    """`agentspec ab` asks for slices up to the number of tasks that it was told, and a set may have fewer."""
+    out = tmp_path / "out.jsonl"
+    assert main([*REFERENCE, "--skip", "6", "--limit", "2", "--out", str(out)]) == 0
+    assert read_results(out) == []
 
 
 def test_a_server_that_is_down_fails_every_question(capsys: pytest.CaptureFixture[str]) -> None:

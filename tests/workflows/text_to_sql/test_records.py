@@ -136,13 +136,14 @@ def test_lines_of_several_kinds(tmp_path: Path) -> None:
         "",
         {"question": "When?", "db_id": "b", "query": "SELECT 2"},
         {"task": "t", "db": "c", "gold": "SELECT 3", "messages": chat},
-        {"question": "Where?"},
+        # JSON need not escape this separator of lines.
+        '{"question": "Where\u2028is it?"}',
     )
     assert read_tasks(path, "only") == [
         Task("4", "a", "Who?", "SELECT 1"),
         Task("asked-3", "b", "When?", "SELECT 2"),
         Task("t", "c", "How many?", "SELECT 3"),
-        Task("asked-5", "only", "Where?", ""),
+        Task("asked-5", "only", "Where is it?", ""),
     ]
     packed = tmp_path / "asked.jsonl.xz"
     packed.write_bytes(lzma.compress(path.read_bytes()))

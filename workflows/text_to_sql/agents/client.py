@@ -107,6 +107,7 @@ class OpenAIChat:
         """Answer the messages. All errors of the API, timeouts included, are returned, and name the endpoint.
         `max_tokens`: maximum number of tokens of the answer. `extra_body`: additional fields of this request only, such
         as SGLang's `custom_params`."""
+        import httpx
         from openai import OpenAIError
 
         body = {**(self._extra_body or {}), **(extra_body or {})}
@@ -119,8 +120,17 @@ class OpenAIChat:
         start = time.perf_counter()
         try:
             response = await self._response(messages, max_tokens, sampling.temperature, body or None)
-        except (OpenAIError, ValueError) as error:
-            # A body that is not JSON raises ValueError.
+        except (
+            OpenAIError,
+            httpx.HTTPError,
+            AssertionError,
+            AttributeError,
+            IndexError,
+            TypeError,
+            ValueError,
+        ) as error:
+            # A body that is not JSON raises ValueError. The client passes on what ends a stream early as it is, and asserts
+            # that events have the fields which it needs.
             return self._failure(f"{type(error).__name__}: {error}", start)
         seconds = time.perf_counter() - start
         try:
@@ -146,10 +156,13 @@ class OpenAIChat:
             return whole
         async with self._client.chat.completions.stream(**asked, stream_options={"include_usage": True}) as stream:
             try:
-                return await stream.get_final_completion()
+                answer = await stream.get_final_completion()
             except LengthFinishReasonError as cut:
                 # The client would parse the answer, and takes one that was cut for an error.
                 return cut.completion
+        if answer.choices and answer.choices[0].finish_reason is None:
+            raise ValueError("the stream ended before the answer did")
+        return answer
 
     def _failure(self, reason: str, start: float) -> Completion:
         endpoint = self._client.base_url.copy_with(username=None, password=None, query=None)

@@ -137,7 +137,7 @@ def read_notes(path: Path) -> dict[str, list[str]]:
     ConfigError if the file cannot be read, or a line is not a note."""
     notes: dict[str, list[str]] = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the notes {path}: {error}") from error
     for number, line in enumerate(lines, 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +52,8 @@ _BODY_KNOWN = _BODY_IGNORED | _BODY_LEFT_OUT | {*PROMPTS, *SYSTEMS}
 _INNER = ("choices", "candidates", "generations", "output", "response", "message", "content_message")
 _TEXTS = ("text", "generated_text", "completion", "output_text")
 _ANSWER_KNOWN = fields.ANSWER_IGNORED | {*_INNER, *_TEXTS}
+# JSON leaves other ends of lines as they are within texts, such as U+2028.
+_LINE_END = re.compile(r"\r\n|\r|\n")
 _SGLANG_CUT = 2048
 """SGLang logs only the first and the last half of this many characters at its level 2, with "..." between them."""
 
@@ -163,13 +166,13 @@ def _all_answers(values: Sequence[Any], account: Account) -> list[Answer]:
 def _text_answers(text: str, account: Account) -> list[Answer]:
     if is_events(text):
         chunks = []
-        for event in events_of(text.splitlines()):
+        for event in events_of(_LINE_END.split(text)):
             if isinstance(event, ValueError):
                 account.note_unknown("output", "event that is not JSON", "")
             else:
                 chunks.append(event)
         return _all_answers(joined(chunks, account), account)
-    lines = [from_text(line) for line in text.splitlines() if line.strip()] if text.startswith("{") else []
+    lines = [from_text(line) for line in _LINE_END.split(text) if line.strip()] if text.startswith("{") else []
     if is_stream(lines):
         return _all_answers(joined(lines, account), account)
     if is_redacted(text):

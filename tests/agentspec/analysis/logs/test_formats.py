@@ -43,6 +43,13 @@ def test_outputs_are_read(name: str) -> None:
     assert not account.unknown
 
 
+def test_a_stream_may_hold_any_text_of_a_model() -> None:
+    said = '{"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "a\u2028b\x85"}}]}'
+    for stream in (f"data: {said}\n\n" * 2 + "data: [DONE]\n\n", f"{said}\n" * 2):
+        (call,) = calls_of({"request": {"messages": ASK}, "response": stream}, "")[1]
+        assert call.output == "a\u2028b\x85" * 2
+
+
 def test_prompts_end_before_their_outputs() -> None:
     _, (first, second) = calls_of({"messages": CHAT}, "")
     assert first.messages == (("system", "Be brief."), ("user", "time?"))

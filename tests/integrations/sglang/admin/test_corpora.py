@@ -147,6 +147,32 @@ def test_files_of_the_server_are_read_where_a_folder_allows_it(tmp_path: Path) -
     assert managed.post("/corpora", {"name": "x", "file": "../files/x", "all": True}).status_code == 404
 
 
+def test_one_file_is_a_corpus_of_its_own_under_each_name(tmp_path: Path) -> None:
+    tokenizer = fingerprint(write_byte_tokenizer(tmp_path))
+    build_corpus(tmp_path / "built.corpus", [ids(*b"abcdefgh")], tokenizer=tokenizer)
+    managed = ManagedEngine(tmp_path, files=str(tmp_path))
+    for name, tenant in (("of-a", "acme"), ("of-b", "bolt")):
+        order = {"name": name, "file": "built.corpus", "tenants": [tenant]}
+        assert managed.ended(managed.post("/corpora", order))["state"] == "done"
+    assert managed.drafts("abcdef", A) == managed.drafts("abcdef", B) == "gh"
+    assert managed.client.delete("/agentspec/corpora/of-a").status_code == 200
+    assert managed.drafts("abcdef", A) == "" and managed.drafts("abcdef", B) == "gh"
+    assert list((tmp_path / "tmp").iterdir()) == [] and (tmp_path / "built.corpus").is_file()
+
+
+def test_files_of_the_same_name_are_corpora_of_their_own(tmp_path: Path) -> None:
+    tokenizer, paths = fingerprint(write_byte_tokenizer(tmp_path)), []
+    for folder, text in (("first", b"abcdefgh"), ("second", b"ABCDEFGH")):
+        (tmp_path / folder).mkdir()
+        paths.append(str(tmp_path / folder / "docs.corpus"))
+        build_corpus(Path(paths[-1]), [ids(*text)], tokenizer=tokenizer)
+    managed = ManagedEngine(tmp_path, at_start=paths)
+    names = [corpus["name"] for corpus in managed.client.get("/agentspec/corpora").json()["corpora"]]
+    assert managed.client.get(f"/agentspec/corpora/{names[1]}").json()["name"] == names[1]
+    assert managed.client.delete(f"/agentspec/corpora/{names[1]}").status_code == 200
+    assert managed.drafts("ABCDEF", A) == "" and managed.drafts("abcdef", A) == "gh"
+
+
 def test_commands_do_not_wait_for_a_file_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands are answered between two steps of the server, so waiting would delay steps."""
     managed = ManagedEngine(tmp_path)

@@ -70,6 +70,16 @@ def test_a_streamed_answer_is_the_same_completion() -> None:
     assert (whole.text, whole.prompt_tokens, whole.completion_tokens) == ("ab", 11, 7)
 
 
+@every("is_told", [False, True])
+def test_a_stream_that_ends_within_the_answer_is_an_error(is_told: bool) -> None:
+    """A server that dies may end the connection in order, or within what it has announced."""
+    whole = streamed("a", "b")
+    head = whole.body[: whole.body.index(b"finish_reason") - 100]
+    length = {"Content-Length": str(len(whole.body))} if is_told else {}
+    found = ask_script(lambda _: Reply(body=head, headers={**whole.headers, **length}), streams=True)
+    assert found.error and not found.text
+
+
 def test_an_error_within_a_stream_is_an_error() -> None:
     assert "out of memory" in ask_script(lambda r: streamed("a", error="out of memory"), streams=True).error
 
@@ -140,9 +150,13 @@ CHOICE = json.loads(completion_body("x", "m"))["choices"][0]
         b"\xff\xfe",
     ],
 )
+@every("streams", [False, True])
 @every("content_type", ["application/json", "text/html"])
-def test_nonsense_is_an_error(body: bytes, content_type: str) -> None:
-    completion = ask_script(lambda _: Reply(body=body, headers={"Content-Type": content_type}))
+def test_nonsense_is_an_error(body: bytes, content_type: str, streams: bool) -> None:
+    completion = ask_script(lambda _: Reply(body=body, headers={"Content-Type": content_type}), streams=streams)
+    assert completion.error and not completion.text
+    events = Reply(body=b"data: " + body + b"\n\n", headers={"Content-Type": "text/event-stream"})
+    completion = ask_script(lambda _: events, streams=True)
     assert completion.error and not completion.text
 
 
