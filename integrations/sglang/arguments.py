@@ -25,6 +25,10 @@ DRAFTER_ALGORITHMS = ("EAGLE", "EAGLE3", "STANDALONE")
 SETTINGS_ATTRIBUTE = "_agentspec_settings"
 # A further one for what bounds the memory of captured graphs.
 LIMITS_ATTRIBUTE = "_agentspec_graph_limits"
+# What a model's config.json calls layers that do not attend to all of the text.
+_WINDOW_LAYERS = frozenset({"sliding_attention", "chunked_attention", "swa"})
+# How the names of the configurations begin of models whose short convolutions take a row for a chain.
+_SHORT_CONVOLUTIONS = ("Lfm2", "Zaya", "Inkling")
 
 
 def setting(server_args: ServerArgs, name: str, default: Any = None) -> Any:
@@ -174,10 +178,41 @@ def uses_mla(server_args: ServerArgs) -> bool:
     return bool(server_args.use_mla_backend() if find is None else find(server_args))
 
 
-def has_lightning_layers(server_args: ServerArgs) -> bool:
-    """Whether the target has layers of lightning attention. It reads the target's config.json."""
-    hybrid = importlib.import_module("sglang.srt.configs.hybrid_arch")
-    return hybrid.hybrid_lightning_config(target_config(server_args)) is not None
+def states_of_chains(server_args: ServerArgs) -> str:
+    """The target's layers whose states follow chains alone, in words; empty if there are none. It reads the target's
+    config.json."""
+    hybrid, config = importlib.import_module("sglang.srt.configs.hybrid_arch"), target_config(server_args)
+    if hybrid.hybrid_lightning_config(config) is not None:
+        # SGLang does not start with trees.
+        return "lightning attention"
+    if (mamba := hybrid.mamba2_config(config)) is not None:
+        if type(mamba).__name__.startswith(_SHORT_CONVOLUTIONS):
+            return "short convolutions"
+        if setting(server_args, "mamba_backend") == "flashinfer":
+            return "Mamba layers with --mamba-backend flashinfer"
+    names = ("linear_attn_verify_backend", "linear_attn_decode_backend", "linear_attn_backend")
+    # SGLang takes the first that is named.
+    verifying = next((value for name in names if (value := setting(server_args, name))), None)
+    find_kda = getattr(hybrid, "hybrid_kda_config", None) or hybrid.kimi_linear_config
+    return "KDA layers verified by flashinfer" if verifying == "flashinfer" and find_kda(config) is not None else ""
+
+
+def has_window_layers(server_args: ServerArgs) -> bool:
+    """Whether some of the target's layers attend to a window or a chunk of the text only. It reads the target's
+    config.json."""
+    config = target_config(server_args)
+    kinds = getattr(config.hf_text_config, "layer_types", None) or ()
+    module = importlib.import_module("sglang.srt.configs.model_config")
+    return not _WINDOW_LAYERS.isdisjoint(kinds) or bool(
+        module.is_hybrid_swa_model(config.hf_config.architectures, config.hf_text_config)
+    )
+
+
+def has_chunk_layers(server_args: ServerArgs) -> bool:
+    """Whether some of the target's layers attend to a chunk of the text only, as Llama 4's. It reads the target's
+    config.json."""
+    module = importlib.import_module("sglang.srt.configs.model_config")
+    return bool(module.is_local_attention_model(target_config(server_args).hf_config.architectures))
 
 
 def tokenizer_folder(server_args: ServerArgs) -> str:

@@ -19,7 +19,11 @@ backends, including new and unknown ones, get chains, which all backends verify 
     llada2_cfg_flashinfer                        no      for diffusion models
     aiter, wave, ascend, intel_xpu               no      other devices, not read closely enough
 
-Layers of lightning attention, which some models have beside others, verify chains only: SGLang does not start with trees.
+Some layers with states verify chains only: lightning attention, short convolutions, and those that flashinfer computes for
+Mamba and KDA. SGLang's short convolutions take a row for a chain without a warning; with the others it does not start.
+Layers with a sliding window verify trees by fa3 and fa4 only, with pages of one token. The others place the window by a
+node's number in its row, which is its position in a chain alone. flashinfer reads the first tokens of the text in place of
+the last ones, so it does not verify such models at all, and fa3's graphs forget the chunks of Llama 4.
 
 `topk` is SGLang's `speculative_eagle_topk`. It must exceed 1 if trees are verified.
 """
@@ -50,6 +54,8 @@ _FLOAT_BYTES = 4
 # Backends for which SGLang allows trees if a page of the KV cache holds several tokens: without and with a draft model.
 _PAGED_WITHOUT_DRAFT_MODEL = frozenset({"flashinfer"})
 _PAGED_WITH_DRAFT_MODEL = frozenset({"flashinfer", "fa3", "triton"})
+# Backends that place a sliding window by a node's depth in its tree.
+_WINDOWS_OF_TREES = frozenset({"fa3", "fa4"})
 # Features of SGLang with which only chains are verified.
 _CHAIN_FLAGS = ("enable_unified_memory", "enable_linear_replayssm_spec")
 
@@ -61,6 +67,23 @@ def backends_in_use(server_args: ServerArgs) -> list[str]:
     # The common backend is not in use if both of the others are named.
     used = found[1:] if found[1] and found[2] else found
     return sorted({str(name) for name in used if name})
+
+
+def verify_obstacle(server_args: ServerArgs) -> str:
+    """Why a server verifies no drafts rightly, and the remedy; empty if it does. `server_args`: as in tree_obstacle()."""
+    mode = arguments.setting(server_args, "speculative_attention_mode") or "prefill"
+    own, common = (arguments.setting(server_args, name) for name in (f"{mode}_attention_backend", "attention_backend"))
+    name = str(own or common)
+    if _serving(name) == "flashinfer" and arguments.has_window_layers(server_args):
+        return (
+            "flashinfer verifies with the first tokens of a text in place of the window's, in the layers of this model that "
+            "have a sliding window; choose --attention-backend triton or fa3"
+        )
+    if _serving(name) in ("fa3", "fa4") and arguments.has_chunk_layers(server_args):
+        return (
+            f"{name} verifies without the chunks that layers of this model attend to; choose --attention-backend triton"
+        )
+    return ""
 
 
 def tree_obstacle(server_args: ServerArgs, *, has_draft_model: bool) -> str:
@@ -75,14 +98,21 @@ def tree_obstacle(server_args: ServerArgs, *, has_draft_model: bool) -> str:
             return f"the attention backend {name} verifies chains only; {remedy}"
         if name == "flashinfer" and arguments.uses_mla(server_args):
             return f"flashinfer verifies chains only where the model has MLA; {remedy}"
-    if arguments.has_lightning_layers(server_args):
-        return "SGLang's lightning attention verifies chains only; serve a model without such layers"
+    if layers := arguments.states_of_chains(server_args):
+        return f"SGLang verifies chains only where the model has {layers}; serve another model, or change that backend"
     page_size = int(arguments.setting(server_args, "page_size") or 1)
     paged = _PAGED_WITH_DRAFT_MODEL if has_draft_model else _PAGED_WITHOUT_DRAFT_MODEL
     if page_size > 1 and not paged.issuperset(backends):
         return (
             f"with --page-size {page_size} SGLang verifies trees only by {' or '.join(sorted(paged))}, got "
             f"{', '.join(backends)}; set --page-size 1, or choose another --attention-backend"
+        )
+    if not (page_size == 1 and _WINDOWS_OF_TREES.issuperset(map(_serving, backends))) and arguments.has_window_layers(
+        server_args
+    ):
+        return (
+            "layers with a sliding window verify trees only by fa3 or fa4 with pages of one token; choose "
+            "--attention-backend fa3 and --page-size 1"
         )
     for name in _CHAIN_FLAGS:
         if arguments.setting(server_args, name):

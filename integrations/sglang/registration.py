@@ -35,7 +35,7 @@ from agentspec.errors import ConfigError, UnsupportedError
 from agentspec.integrations.sglang import arguments, compat, setting_sources, settings
 from agentspec.integrations.sglang.admin import wire
 from agentspec.integrations.sglang.admin.wire import JsonObject
-from agentspec.integrations.sglang.attention_backends import tree_obstacle
+from agentspec.integrations.sglang.attention_backends import tree_obstacle, verify_obstacle
 from agentspec.integrations.sglang.draft_model_checkpoint import (
     AUTO,
     BASE_FLAG,
@@ -200,6 +200,8 @@ def _handle_server_args(
             )
         # Checked again because SGLang sets some arguments itself, depending on the model.
         refuse_unsupported(server_args)
+        if obstacle := verify_obstacle(server_args):
+            raise UnsupportedError(f"--speculative-algorithm {arguments.ALGORITHM} cannot run: {obstacle}")
         if arguments.setting(server_args, "speculative_num_draft_tokens") is None:
             width = graph_sizes.default_width(server_args, chosen.widths)
             arguments.decide(server_args, speculative_num_draft_tokens=width)

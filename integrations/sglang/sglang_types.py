@@ -21,6 +21,8 @@ class ModelConfig(Protocol):
     num_attention_heads: int
     kv_lora_rank: int
     """Only models with MLA have it."""
+    hf_config: Any
+    hf_text_config: Any
 
 
 class ServerArgs(Protocol):

@@ -38,7 +38,8 @@ HEAD = ("--speculative-draft-model-path", str(EAGLE3_FOLDER))
 # Leaves 13.5 of 141 GB for everything except weights and KV cache, as SGLang does by default.
 SPARE = ("--mem-fraction-static", "0.904")
 
-# Configurations without weights: a model of real size, one with next-token layers, and one with MLA.
+# Configurations without weights: a model of real size, and ones with next-token layers, MLA, windows, chunks and short
+# convolutions.
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
     "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256,
@@ -56,6 +57,25 @@ DEEPSEEK: dict[str, Any] = {
     "intermediate_size": 10944, "num_attention_heads": 16, "num_key_value_heads": 16, "num_hidden_layers": 27,
     "vocab_size": 102400, "max_position_embeddings": 163840, "kv_lora_rank": 512, "q_lora_rank": None,
     "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "torch_dtype": "bfloat16",
+}  # fmt: skip
+GEMMA: dict[str, Any] = {
+    "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "hidden_size": 2304, "intermediate_size": 9216,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "num_hidden_layers": 26, "vocab_size": 256000,
+    "max_position_embeddings": 8192, "sliding_window": 4096, "torch_dtype": "bfloat16",
+}  # fmt: skip
+LLAMA_4: dict[str, Any] = {
+    "architectures": ["Llama4ForConditionalGeneration"], "model_type": "llama4", "torch_dtype": "bfloat16",
+    "text_config": {
+        "model_type": "llama4_text", "hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": 8,
+        "head_dim": 128, "num_hidden_layers": 48, "vocab_size": 202048, "attention_chunk_size": 8192,
+        "max_position_embeddings": 131072,
+    },
+}  # fmt: skip
+LFM2: dict[str, Any] = {
+    "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "hidden_size": 1024, "block_ff_dim": 6656,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "num_hidden_layers": 2, "vocab_size": 65536,
+    "max_position_embeddings": 128000, "conv_L_cache": 3, "layer_types": ["conv", "full_attention"],
+    "torch_dtype": "bfloat16",
 }  # fmt: skip
 
 
@@ -85,6 +105,8 @@ def command_lines(data: Path) -> dict[str, list[str]]:
     write_model(size, configs, MODEL_FOLDER, data)
     glm = str(write_config(data / "glm", GLM))
     deepseek = str(write_config(data / "deepseek", DEEPSEEK))
+    gemma, llama_4 = str(write_config(data / "gemma", GEMMA)), str(write_config(data / "llama-4", LLAMA_4))
+    lfm2 = str(write_config(data / "lfm2", LFM2))
     ours = ("--speculative-algorithm", "AGENTSPEC")
     small = ("--model-path", str(MODEL_FOLDER), *ours)
     large = ("--model-path", str(model_folder(size, data)), *ours)
@@ -131,6 +153,12 @@ def command_lines(data: Path) -> dict[str, list[str]]:
         "trees by a backend for chains": (*small, "--attention-backend", "flashmla", "--agentspec-mode", "tree"),
         "MLA": ("--model-path", deepseek, *ours),
         "MLA by flashinfer": ("--model-path", deepseek, *ours, "--attention-backend", "flashinfer"),
+        "windows": ("--model-path", gemma, *ours),
+        "windows by triton": ("--model-path", gemma, *ours, "--attention-backend", "triton"),
+        "windows by flashinfer": ("--model-path", gemma, *ours, "--attention-backend", "flashinfer"),
+        "chunks": ("--model-path", llama_4, *ours),
+        "chunks by triton": ("--model-path", llama_4, *ours, "--attention-backend", "triton"),
+        "short convolutions": ("--model-path", lfm2, *ours),
         "next-token layers": ("--model-path", glm, *ours, "--agentspec-base", "NEXTN"),
         "next-token layers unused": ("--model-path", glm, *ours),
         "next-token layers by path": ("--model-path", glm, *ours, "--speculative-draft-model-path", glm),
@@ -234,8 +262,11 @@ def test_a_row_is_as_wide_by_default_as_memory_allows(
 
 @pytest.mark.parametrize(
     ("name", "trees"),
-    [("default", True), ("pages", False), ("pages with a head", True), ("MLA", True), ("MLA by flashinfer", False)],
-)
+    [
+        ("default", True), ("pages", False), ("pages with a head", True), ("MLA", True), ("MLA by flashinfer", False),
+        ("windows", True), ("windows by triton", False), ("chunks by triton", False), ("short convolutions", False),
+    ],
+)  # fmt: skip
 def test_trees_by_default_where_they_are_honoured(resolved: dict[str, dict[str, Any]], name: str, trees: bool) -> None:
     found = resolved[name]
     assert "error" not in found
@@ -248,6 +279,8 @@ def test_trees_by_default_where_they_are_honoured(resolved: dict[str, dict[str, 
         ("trees in pages", "with --page-size 16 SGLang verifies trees only by flashinfer"),
         ("trees by a backend for chains", "the attention backend flashmla verifies chains only"),
         ("chains, a head with branches", "--speculative-eagle-topk 4 makes trees, and only chains are verified"),
+        ("windows by flashinfer", "flashinfer verifies with the first tokens of a text"),
+        ("chunks", "fa3 verifies without the chunks"),
         ("no next-token layers", "--agentspec-base NEXTN needs a draft model, and there is none"),
     ],
 )

@@ -12,7 +12,12 @@ import pytest
 
 from agentspec.integrations.sglang import arguments as server_arguments
 from agentspec.integrations.sglang import attention_backends
-from agentspec.integrations.sglang.attention_backends import TREE_BACKENDS, tree_obstacle, verifies_trees
+from agentspec.integrations.sglang.attention_backends import (
+    TREE_BACKENDS,
+    tree_obstacle,
+    verifies_trees,
+    verify_obstacle,
+)
 
 ROOT = Path(__file__).parents[3]
 # Those of which the module's table says "no".
@@ -25,10 +30,12 @@ CHAIN_BACKENDS = {
 
 @pytest.fixture(autouse=True)
 def plain_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No backend is served by another's implementation, and models have neither MLA nor lightning attention."""
+    """No backend is served by another's implementation, and models have neither MLA, nor layers of chains or windows."""
     monkeypatch.setattr(attention_backends, "_serving", lambda name: name)
     monkeypatch.setattr(server_arguments, "uses_mla", lambda server_args: False)
-    monkeypatch.setattr(server_arguments, "has_lightning_layers", lambda server_args: False)
+    monkeypatch.setattr(server_arguments, "states_of_chains", lambda server_args: "")
+    monkeypatch.setattr(server_arguments, "has_window_layers", lambda server_args: False)
+    monkeypatch.setattr(server_arguments, "has_chunk_layers", lambda server_args: False)
 
 
 def arguments(backend: str | None, **changes: Any) -> SimpleNamespace:
@@ -121,9 +128,50 @@ def test_flash_attention_takes_topk_from_the_configuration_and_reads_no_mask_at_
     assert re.search(r"is_target_verify\(\)\n +and self\.topk > 1\n", source)
 
 
-def test_models_with_lightning_attention_get_chains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_arguments, "has_lightning_layers", lambda server_args: True)
+def test_models_whose_states_follow_chains_get_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_arguments, "states_of_chains", lambda server_args: "short convolutions")
     assert not verifies_trees(arguments("fa3"))
+
+
+@pytest.mark.parametrize("backend", sorted(TREE_BACKENDS))
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_windows_of_trees_need_flash_attention_and_pages_of_one_token(
+    monkeypatch: pytest.MonkeyPatch, backend: str, page_size: int
+) -> None:
+    monkeypatch.setattr(server_arguments, "has_window_layers", lambda server_args: True)
+    assert verifies_trees(arguments(backend, page_size=page_size)) is (backend in ("fa3", "fa4") and page_size == 1)
+
+
+@pytest.mark.parametrize(
+    ("backends", "refused"),
+    [
+        ({}, True),
+        ({"prefill_attention_backend": "triton"}, False),
+        ({"decode_attention_backend": "triton"}, True),
+        ({"decode_attention_backend": "triton", "speculative_attention_mode": "decode"}, False),
+    ],
+)
+def test_flashinfer_verifies_no_windows(
+    monkeypatch: pytest.MonkeyPatch, backends: dict[str, Any], refused: bool
+) -> None:
+    record = arguments("flashinfer", **backends)
+    assert not verify_obstacle(record)
+    monkeypatch.setattr(server_arguments, "has_window_layers", lambda server_args: True)
+    assert ("first tokens" in verify_obstacle(record)) is refused
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("package", sources(), ids=lambda package: package.parent.name)
+def test_flashinfer_cannot_tell_a_verification_where_its_window_begins(package: Path) -> None:
+    backend = (package / "srt/layers/attention/flashinfer_backend.py").read_text()
+    assert "kv_start_idx = seq_lens - paged_kernel_lens" in backend
+    for name in ("eagle_info", "ngram_info"):
+        assert "kv_start_idx" not in (package / f"srt/speculative/{name}.py").read_text()
+
+
+def test_flash_attention_verifies_no_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_arguments, "has_chunk_layers", lambda server_args: True)
+    assert verify_obstacle(arguments("fa3")) and not verify_obstacle(arguments("triton"))
 
 
 @pytest.mark.parametrize("flag", ["enable_unified_memory", "enable_linear_replayssm_spec"])
