@@ -20,7 +20,8 @@ backends, including new and unknown ones, get chains, which all backends verify 
     aiter, wave, ascend, intel_xpu               no      other devices, not read closely enough
 
 Some layers with states verify chains only: lightning attention, short convolutions, and those that flashinfer computes for
-Mamba and KDA. SGLang's short convolutions take a row for a chain without a warning; with the others it does not start.
+Mamba and KDA. SGLang's short convolutions take a row for a chain without a warning; with the others it does not start. An accepted branch is moved in the KV cache, which SGLang cannot do if devices share the
+cache of a text, or if MLA is kept in FP4.
 Layers with a sliding window verify trees by fa3 and fa4 only, with pages of one token. The others place the window by a
 node's number in its row, which is its position in a chain alone. flashinfer reads the first tokens of the text in place of
 the last ones, so it does not verify such models at all, and fa3's graphs forget the chunks of Llama 4.
@@ -114,6 +115,12 @@ def tree_obstacle(server_args: ServerArgs, *, has_draft_model: bool) -> str:
             "layers with a sliding window verify trees only by fa3 or fa4 with pages of one token; choose "
             "--attention-backend fa3 and --page-size 1"
         )
+    if "fp4" in str(arguments.setting(server_args, "kv_cache_dtype")) and arguments.uses_mla(server_args):
+        return (
+            "SGLang moves no scales with the tokens of a tree where the model has MLA; choose another --kv-cache-dtype"
+        )
+    if int(arguments.setting(server_args, "dcp_size") or 1) > 1:
+        return "SGLang moves no tokens of a tree between devices that share the KV cache of a text; drop --dcp-size"
     for name in _CHAIN_FLAGS:
         if arguments.setting(server_args, name):
             flag = "--" + name.replace("_", "-")

@@ -65,6 +65,14 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a row needs room for its root and one draft: set --speculative-num-draft-tokens to 2 or more, or drop it",
     ),
 }
+# The same without a draft model.
+_REFUSED_WITHOUT_DRAFTER: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "dcp_size": (
+        lambda v: (v or 1) > 1,
+        "SGLang's NGRAM moves accepted tokens as if one device held the whole KV cache of a text; drop --dcp-size, or serve "
+        "with a draft model",
+    ),
+}
 # The same with a draft model.
 _REFUSED_WITH_DRAFTER: dict[str, tuple[Callable[[Any], bool], str]] = {
     "enable_return_hidden_states": (bool, _STATES_BESIDE_DRAFTER),
@@ -80,9 +88,8 @@ _REFUSED_WITH_DRAFTER: dict[str, tuple[Callable[[Any], bool], str]] = {
 def refuse_unsupported(server_args: ServerArgs) -> None:
     """Raises UnsupportedError naming every refused argument, its value and the remedy."""
     problems = []
-    refused = dict(_REFUSED)
-    if arguments.setting(server_args, "speculative_draft_model_path"):
-        refused.update(_REFUSED_WITH_DRAFTER)
+    has_drafter = arguments.setting(server_args, "speculative_draft_model_path")
+    refused = {**_REFUSED, **(_REFUSED_WITH_DRAFTER if has_drafter else _REFUSED_WITHOUT_DRAFTER)}
     for name, (is_refused, remedy) in refused.items():
         value = arguments.setting(server_args, name)
         if is_refused(value):

@@ -179,6 +179,17 @@ def test_features_of_sglang_that_verify_chains(flag: str) -> None:
     assert not verifies_trees(arguments("triton", **{flag: True}))
 
 
+@pytest.mark.parametrize("dtype", ["nvfp4", "fp4_mx_block16", "fp4_e2m1", "fp8_e4m3", "auto"])
+@pytest.mark.parametrize("mla", [True, False])
+def test_trees_need_a_cache_whose_scales_are_moved(monkeypatch: pytest.MonkeyPatch, dtype: str, mla: bool) -> None:
+    monkeypatch.setattr(server_arguments, "uses_mla", lambda server_args: mla)
+    assert verifies_trees(arguments("triton", kv_cache_dtype=dtype)) is not ("fp4" in dtype and mla)
+
+
+def test_trees_need_a_cache_of_one_device() -> None:
+    assert not verifies_trees(arguments("triton", dcp_size=2)) and verifies_trees(arguments("triton", dcp_size=1))
+
+
 def test_an_implementation_in_the_place_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_backends, "_serving", lambda name: {"torch_native": "intel_amx"}.get(name, name))
     assert verifies_trees(arguments("torch_native"))

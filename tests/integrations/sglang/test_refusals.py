@@ -96,6 +96,13 @@ def test_some_only_beside_a_draft_model(name: str, value: Any) -> None:
         refuse_unsupported(arguments(**{name: value}, speculative_draft_model_path="some/model"))
 
 
+def test_a_cache_that_devices_share_needs_a_draft_model() -> None:
+    refuse_unsupported(arguments(dcp_size=2, speculative_draft_model_path="some/model"))
+    refuse_unsupported(arguments(dcp_size=1))
+    with pytest.raises(UnsupportedError, match="dcp_size=2"):
+        refuse_unsupported(arguments(dcp_size=2))
+
+
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(UnsupportedError, match="pp_size=4.*enable_pdmux=True"):
         refuse_unsupported(arguments(pp_size=4, enable_pdmux=True))
