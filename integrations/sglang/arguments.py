@@ -197,6 +197,12 @@ def states_of_chains(server_args: ServerArgs) -> str:
     return "KDA layers verified by flashinfer" if verifying == "flashinfer" and find_kda(config) is not None else ""
 
 
+def has_encoder(server_args: ServerArgs) -> bool:
+    """Whether the target decodes from an encoder's tokens, as Whisper and Llama 3.2 Vision do. It reads the target's
+    config.json."""
+    return bool(target_config(server_args).is_encoder_decoder)
+
+
 def has_window_layers(server_args: ServerArgs) -> bool:
     """Whether some of the target's layers attend to a window or a chunk of the text only. It reads the target's
     config.json."""

@@ -72,6 +72,9 @@ def backends_in_use(server_args: ServerArgs) -> list[str]:
 
 def verify_obstacle(server_args: ServerArgs) -> str:
     """Why a server verifies no drafts rightly, and the remedy; empty if it does. `server_args`: as in tree_obstacle()."""
+    if arguments.has_encoder(server_args):
+        # Its tokens come first in a row of the token table. Only plain decoding (mem_cache/allocation.py) skips them.
+        return "SGLang writes drafts over the tokens of this model's encoder; serve it without speculative decoding"
     mode = arguments.setting(server_args, "speculative_attention_mode") or "prefill"
     own, common = (arguments.setting(server_args, name) for name in (f"{mode}_attention_backend", "attention_backend"))
     name = str(own or common)

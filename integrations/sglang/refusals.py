@@ -69,8 +69,7 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
 _REFUSED_WITHOUT_DRAFTER: dict[str, tuple[Callable[[Any], bool], str]] = {
     "dcp_size": (
         lambda v: (v or 1) > 1,
-        "SGLang's NGRAM moves accepted tokens as if one device held the whole KV cache of a text; drop --dcp-size, or serve "
-        "with a draft model",
+        "SGLang's NGRAM moves accepted tokens as if one device held all of a text; drop --dcp-size, or add a draft model",
     ),
 }
 # The same with a draft model.

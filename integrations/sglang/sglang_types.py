@@ -23,6 +23,7 @@ class ModelConfig(Protocol):
     """Only models with MLA have it."""
     hf_config: Any
     hf_text_config: Any
+    is_encoder_decoder: bool
 
 
 class ServerArgs(Protocol):

@@ -38,8 +38,8 @@ HEAD = ("--speculative-draft-model-path", str(EAGLE3_FOLDER))
 # Leaves 13.5 of 141 GB for everything except weights and KV cache, as SGLang does by default.
 SPARE = ("--mem-fraction-static", "0.904")
 
-# Configurations without weights: a model of real size, and ones with next-token layers, MLA, windows, chunks and short
-# convolutions.
+# Configurations without weights: a model of real size, and ones with next-token layers, MLA, windows, chunks, an encoder and
+# short convolutions.
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
     "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256,
@@ -70,6 +70,11 @@ LLAMA_4: dict[str, Any] = {
         "head_dim": 128, "num_hidden_layers": 48, "vocab_size": 202048, "attention_chunk_size": 8192,
         "max_position_embeddings": 131072,
     },
+}  # fmt: skip
+WHISPER: dict[str, Any] = {
+    "architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper", "d_model": 1280, "vocab_size": 51866,
+    "encoder_layers": 32, "decoder_layers": 4, "encoder_attention_heads": 20, "decoder_attention_heads": 20,
+    "max_target_positions": 448, "torch_dtype": "bfloat16",
 }  # fmt: skip
 LFM2: dict[str, Any] = {
     "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "hidden_size": 1024, "block_ff_dim": 6656,
@@ -106,7 +111,7 @@ def command_lines(data: Path) -> dict[str, list[str]]:
     glm = str(write_config(data / "glm", GLM))
     deepseek = str(write_config(data / "deepseek", DEEPSEEK))
     gemma, llama_4 = str(write_config(data / "gemma", GEMMA)), str(write_config(data / "llama-4", LLAMA_4))
-    lfm2 = str(write_config(data / "lfm2", LFM2))
+    lfm2, whisper = str(write_config(data / "lfm2", LFM2)), str(write_config(data / "whisper", WHISPER))
     ours = ("--speculative-algorithm", "AGENTSPEC")
     small = ("--model-path", str(MODEL_FOLDER), *ours)
     large = ("--model-path", str(model_folder(size, data)), *ours)
@@ -158,6 +163,7 @@ def command_lines(data: Path) -> dict[str, list[str]]:
         "windows by flashinfer": ("--model-path", gemma, *ours, "--attention-backend", "flashinfer"),
         "chunks": ("--model-path", llama_4, *ours),
         "chunks by triton": ("--model-path", llama_4, *ours, "--attention-backend", "triton"),
+        "an encoder": ("--model-path", whisper, *ours),
         "short convolutions": ("--model-path", lfm2, *ours),
         "next-token layers": ("--model-path", glm, *ours, "--agentspec-base", "NEXTN"),
         "next-token layers unused": ("--model-path", glm, *ours),
@@ -280,6 +286,7 @@ def test_trees_by_default_where_they_are_honoured(resolved: dict[str, dict[str, 
         ("trees by a backend for chains", "the attention backend flashmla verifies chains only"),
         ("chains, a head with branches", "--speculative-eagle-topk 4 makes trees, and only chains are verified"),
         ("windows by flashinfer", "flashinfer verifies with the first tokens of a text"),
+        ("an encoder", "SGLang writes drafts over the tokens of this model's encoder"),
         ("chunks", "fa3 verifies without the chunks"),
         ("no next-token layers", "--agentspec-base NEXTN needs a draft model, and there is none"),
     ],

@@ -36,6 +36,7 @@ def plain_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_arguments, "states_of_chains", lambda server_args: "")
     monkeypatch.setattr(server_arguments, "has_window_layers", lambda server_args: False)
     monkeypatch.setattr(server_arguments, "has_chunk_layers", lambda server_args: False)
+    monkeypatch.setattr(server_arguments, "has_encoder", lambda server_args: False)
 
 
 def arguments(backend: str | None, **changes: Any) -> SimpleNamespace:
@@ -177,6 +178,12 @@ def test_flash_attention_verifies_no_chunks(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("flag", ["enable_unified_memory", "enable_linear_replayssm_spec"])
 def test_features_of_sglang_that_verify_chains(flag: str) -> None:
     assert not verifies_trees(arguments("triton", **{flag: True}))
+
+
+def test_models_with_an_encoder_verify_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not verify_obstacle(arguments("flashinfer"))
+    monkeypatch.setattr(server_arguments, "has_encoder", lambda server_args: True)
+    assert "encoder" in verify_obstacle(arguments("flashinfer"))
 
 
 @pytest.mark.parametrize("dtype", ["nvfp4", "fp4_mx_block16", "fp4_e2m1", "fp8_e4m3", "auto"])
