@@ -214,6 +214,11 @@ def has_window_layers(server_args: ServerArgs) -> bool:
     )
 
 
+def has_sinks(server_args: ServerArgs) -> bool:
+    """Whether the target's layers add a learnt weight to each softmax, as gpt-oss's. It reads the target's config.json."""
+    return bool(target_config(server_args).has_attention_sinks)
+
+
 def has_chunk_layers(server_args: ServerArgs) -> bool:
     """Whether some of the target's layers attend to a chunk of the text only, as Llama 4's. It reads the target's
     config.json."""

@@ -24,7 +24,8 @@ Mamba and KDA. SGLang's short convolutions take a row for a chain without a warn
 cache of a text, or if MLA is kept in FP4.
 Layers with a sliding window verify trees by fa3 and fa4 only, with pages of one token. The others place the window by a
 node's number in its row, which is its position in a chain alone. flashinfer reads the first tokens of the text in place of
-the last ones, so it does not verify such models at all, and fa3's graphs forget the chunks of Llama 4.
+the last ones, so it does not verify such models at all, and fa3's graphs forget the chunks of Llama 4. fa3 and fa4 add the
+attention sinks of a model, such as gpt-oss, to both of the passes that they merge.
 
 `topk` is SGLang's `speculative_eagle_topk`. It must exceed 1 if trees are verified.
 """
@@ -42,8 +43,8 @@ TREE_BACKENDS = frozenset({"triton", "flashinfer", "fa3", "fa4", "intel_amx"})
 # configuration once, and would split a narrower step into wrong rows.
 _ANY_WIDTH_BACKENDS = frozenset({"triton", "flashinfer", "intel_amx"})
 # Backends that verify a chain in one pass at topk 1. Above, they verify any tree in two, and lay out its mask anew by some
-# twenty operations a step.
-_CHAINS_COST_LESS = frozenset({"fa3", "fa4"})
+# twenty operations a step. In layers with a sliding window, they verify each node by itself, as deep as it lies in its tree.
+_TWO_PASSES = frozenset({"fa3", "fa4"})
 # Bytes that the graphs of one width keep for each captured token and each position of the context, for the slots of the
 # prefix and the mask. Other backends keep tables with one entry per row, which are small in comparison.
 _BYTES_PER_POSITION = {"triton": 8 + 1, "flashinfer": 4 + 1, "fa3": 0, "fa4": 0}
@@ -55,8 +56,6 @@ _FLOAT_BYTES = 4
 # Backends for which SGLang allows trees if a page of the KV cache holds several tokens: without and with a draft model.
 _PAGED_WITHOUT_DRAFT_MODEL = frozenset({"flashinfer"})
 _PAGED_WITH_DRAFT_MODEL = frozenset({"flashinfer", "fa3", "triton"})
-# Backends that place a sliding window by a node's depth in its tree.
-_WINDOWS_OF_TREES = frozenset({"fa3", "fa4"})
 # Features of SGLang with which only chains are verified.
 _CHAIN_FLAGS = ("enable_unified_memory", "enable_linear_replayssm_spec")
 
@@ -111,7 +110,9 @@ def tree_obstacle(server_args: ServerArgs, *, has_draft_model: bool) -> str:
             f"with --page-size {page_size} SGLang verifies trees only by {' or '.join(sorted(paged))}, got "
             f"{', '.join(backends)}; set --page-size 1, or choose another --attention-backend"
         )
-    if not (page_size == 1 and _WINDOWS_OF_TREES.issuperset(map(_serving, backends))) and arguments.has_window_layers(
+    if not _TWO_PASSES.isdisjoint(map(_serving, backends)) and arguments.has_sinks(server_args):
+        return f"in trees, {' and '.join(backends)} would count the attention sinks of this model twice; verify chains"
+    if not (page_size == 1 and _TWO_PASSES.issuperset(map(_serving, backends))) and arguments.has_window_layers(
         server_args
     ):
         return (
@@ -146,7 +147,7 @@ def takes_any_width(server_args: ServerArgs) -> bool:
 def chains_cost_less(server_args: ServerArgs) -> bool:
     """Whether steps in which every row is a chain should be verified at topk 1."""
     backends = backends_in_use(server_args)
-    return bool(backends) and all(_serving(name) in _CHAINS_COST_LESS for name in backends)
+    return bool(backends) and all(_serving(name) in _TWO_PASSES for name in backends)
 
 
 def graph_bytes_per_token(server_args: ServerArgs, config: ModelConfig) -> int:

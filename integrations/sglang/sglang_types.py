@@ -24,6 +24,7 @@ class ModelConfig(Protocol):
     hf_config: Any
     hf_text_config: Any
     is_encoder_decoder: bool
+    has_attention_sinks: bool
 
 
 class ServerArgs(Protocol):

@@ -38,8 +38,8 @@ HEAD = ("--speculative-draft-model-path", str(EAGLE3_FOLDER))
 # Leaves 13.5 of 141 GB for everything except weights and KV cache, as SGLang does by default.
 SPARE = ("--mem-fraction-static", "0.904")
 
-# Configurations without weights: a model of real size, and ones with next-token layers, MLA, windows, chunks, an encoder and
-# short convolutions.
+# Configurations without weights: a model of real size, and ones with next-token layers, MLA, windows, sinks, chunks, an encoder
+# and short convolutions.
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
     "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256,
@@ -62,6 +62,12 @@ GEMMA: dict[str, Any] = {
     "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "hidden_size": 2304, "intermediate_size": 9216,
     "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "num_hidden_layers": 26, "vocab_size": 256000,
     "max_position_embeddings": 8192, "sliding_window": 4096, "torch_dtype": "bfloat16",
+}  # fmt: skip
+GPT_OSS: dict[str, Any] = {
+    "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "num_hidden_layers": 24, "vocab_size": 201088,
+    "max_position_embeddings": 131072, "sliding_window": 128, "num_local_experts": 32, "num_experts_per_tok": 4,
+    "torch_dtype": "bfloat16",
 }  # fmt: skip
 LLAMA_4: dict[str, Any] = {
     "architectures": ["Llama4ForConditionalGeneration"], "model_type": "llama4", "torch_dtype": "bfloat16",
@@ -111,6 +117,7 @@ def command_lines(data: Path) -> dict[str, list[str]]:
     glm = str(write_config(data / "glm", GLM))
     deepseek = str(write_config(data / "deepseek", DEEPSEEK))
     gemma, llama_4 = str(write_config(data / "gemma", GEMMA)), str(write_config(data / "llama-4", LLAMA_4))
+    gpt_oss = str(write_config(data / "gpt-oss", GPT_OSS))
     lfm2, whisper = str(write_config(data / "lfm2", LFM2)), str(write_config(data / "whisper", WHISPER))
     ours = ("--speculative-algorithm", "AGENTSPEC")
     small = ("--model-path", str(MODEL_FOLDER), *ours)
@@ -161,6 +168,7 @@ def command_lines(data: Path) -> dict[str, list[str]]:
         "windows": ("--model-path", gemma, *ours),
         "windows by triton": ("--model-path", gemma, *ours, "--attention-backend", "triton"),
         "windows by flashinfer": ("--model-path", gemma, *ours, "--attention-backend", "flashinfer"),
+        "sinks": ("--model-path", gpt_oss, *ours),
         "chunks": ("--model-path", llama_4, *ours),
         "chunks by triton": ("--model-path", llama_4, *ours, "--attention-backend", "triton"),
         "an encoder": ("--model-path", whisper, *ours),
@@ -270,7 +278,7 @@ def test_a_row_is_as_wide_by_default_as_memory_allows(
     ("name", "trees"),
     [
         ("default", True), ("pages", False), ("pages with a head", True), ("MLA", True), ("MLA by flashinfer", False),
-        ("windows", True), ("windows by triton", False), ("chunks by triton", False), ("short convolutions", False),
+        ("windows", True), ("windows by triton", False), ("sinks", False), ("chunks by triton", False), ("short convolutions", False),
     ],
 )  # fmt: skip
 def test_trees_by_default_where_they_are_honoured(resolved: dict[str, dict[str, Any]], name: str, trees: bool) -> None:

@@ -37,6 +37,7 @@ def plain_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_arguments, "has_window_layers", lambda server_args: False)
     monkeypatch.setattr(server_arguments, "has_chunk_layers", lambda server_args: False)
     monkeypatch.setattr(server_arguments, "has_encoder", lambda server_args: False)
+    monkeypatch.setattr(server_arguments, "has_sinks", lambda server_args: False)
 
 
 def arguments(backend: str | None, **changes: Any) -> SimpleNamespace:
@@ -141,6 +142,12 @@ def test_windows_of_trees_need_flash_attention_and_pages_of_one_token(
 ) -> None:
     monkeypatch.setattr(server_arguments, "has_window_layers", lambda server_args: True)
     assert verifies_trees(arguments(backend, page_size=page_size)) is (backend in ("fa3", "fa4") and page_size == 1)
+
+
+@pytest.mark.parametrize("backend", sorted(TREE_BACKENDS))
+def test_flash_attention_counts_sinks_once_in_chains_alone(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    monkeypatch.setattr(server_arguments, "has_sinks", lambda server_args: True)
+    assert verifies_trees(arguments(backend)) is (backend not in ("fa3", "fa4"))
 
 
 @pytest.mark.parametrize(
