@@ -447,10 +447,11 @@ def leave_lengths_to_worker(model_runner: ModelRunner) -> bool:
     must set them itself.
 
     Call it before the scheduler's relay is made. Returns False and changes nothing if other parts of SGLang read the
-    lengths too: if batches are split in two, and for layers that keep states.
+    lengths too: if batches are split in two, if forward passes are reported, and for layers that keep states.
     """
-    splits = arguments.setting(model_runner.server_args, "enable_two_batch_overlap", False)
-    if splits or arguments.has_token_states(model_runner.model_config):
+    readers = ("enable_two_batch_overlap", "enable_forward_pass_metrics")
+    read = any(arguments.setting(model_runner.server_args, name) for name in readers)
+    if read or arguments.has_token_states(model_runner.model_config):
         return False
     name = "decide_needs_cpu_seq_lens"
     modules = [importlib.import_module(f"sglang.srt.managers.{module}") for module in ("overlap_utils", "scheduler")]

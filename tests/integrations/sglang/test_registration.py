@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentspec.integrations.sglang import arguments, plugin
+from agentspec.integrations.sglang import arguments, compat, plugin
 from agentspec.integrations.sglang import registration as algorithm
 
 
@@ -66,6 +66,13 @@ def test_what_a_full_queue_drops_is_closed(pushes_out: str | None) -> None:
     request: Any = new
     assert algorithm._at_full_queue(queue_limit, scheduler, request) is (pushes_out is None)
     assert closed == [pushes_out or "new"]
+
+
+@pytest.mark.parametrize("flag", ["enable_two_batch_overlap", "enable_forward_pass_metrics"])
+def test_the_scheduler_knows_lengths_where_it_reads_them(monkeypatch: pytest.MonkeyPatch, flag: str) -> None:
+    monkeypatch.setattr(arguments, "has_token_states", lambda config: pytest.fail("it would change SGLang"))
+    runner: Any = SimpleNamespace(server_args=SimpleNamespace(**{flag: True}), model_config=None)
+    assert not compat.leave_lengths_to_worker(runner)
 
 
 def test_a_registration_that_failed_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
