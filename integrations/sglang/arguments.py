@@ -28,7 +28,10 @@ LIMITS_ATTRIBUTE = "_agentspec_graph_limits"
 # What a model's config.json calls layers that do not attend to all of the text.
 _WINDOW_LAYERS = frozenset({"sliding_attention", "chunked_attention", "swa"})
 # How the names of the configurations begin of models whose short convolutions take a row for a chain.
-_SHORT_CONVOLUTIONS = ("Lfm2", "Zaya", "Inkling")
+_SHORT_CONVOLUTIONS = ("Lfm2", "Inkling")
+# The configurations of models whose layers know prefills and decoding only: their verification asserts, fails, or keeps the
+# states of drafts.
+_UNVERIFIED_STATES = frozenset({"MambaConfig", "FalconMambaConfig", "ZayaConfig", "JetNemotronConfig", "JetVLMConfig"})
 
 
 def setting(server_args: ServerArgs, name: str, default: Any = None) -> Any:
@@ -176,6 +179,13 @@ def uses_mla(server_args: ServerArgs) -> bool:
     """Whether SGLang runs the target with multi-head latent attention (MLA). It reads the target's config.json."""
     find = getattr(sys.modules.get("sglang.srt.arg_groups.overrides"), "use_mla_backend", None)
     return bool(server_args.use_mla_backend() if find is None else find(server_args))
+
+
+def has_unverified_states(server_args: ServerArgs) -> bool:
+    """Whether the target has layers that SGLang cannot verify: Mamba 1, ZAYA1 and Jet-Nemotron. It reads the target's
+    config.json."""
+    hybrid = importlib.import_module("sglang.srt.configs.hybrid_arch")
+    return type(hybrid.mambaish_config(target_config(server_args))).__name__ in _UNVERIFIED_STATES
 
 
 def states_of_chains(server_args: ServerArgs) -> str:

@@ -74,6 +74,8 @@ def verify_obstacle(server_args: ServerArgs) -> str:
     if arguments.has_encoder(server_args):
         # Its tokens come first in a row of the token table. Only plain decoding (mem_cache/allocation.py) skips them.
         return "SGLang writes drafts over the tokens of this model's encoder; serve it without speculative decoding"
+    if arguments.has_unverified_states(server_args):
+        return "SGLang verifies no drafts in the state layers of this model; serve it without speculative decoding"
     mode = arguments.setting(server_args, "speculative_attention_mode") or "prefill"
     own, common = (arguments.setting(server_args, name) for name in (f"{mode}_attention_backend", "attention_backend"))
     name = str(own or common)

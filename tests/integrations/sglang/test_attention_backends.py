@@ -38,6 +38,7 @@ def plain_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_arguments, "has_chunk_layers", lambda server_args: False)
     monkeypatch.setattr(server_arguments, "has_encoder", lambda server_args: False)
     monkeypatch.setattr(server_arguments, "has_sinks", lambda server_args: False)
+    monkeypatch.setattr(server_arguments, "has_unverified_states", lambda server_args: False)
 
 
 def arguments(backend: str | None, **changes: Any) -> SimpleNamespace:
