@@ -25,7 +25,8 @@ cache of a text, or if MLA is kept in FP4.
 Layers with a sliding window verify trees by fa3 and fa4 only, with pages of one token. The others place the window by a
 node's number in its row, which is its position in a chain alone. flashinfer reads the first tokens of the text in place of
 the last ones, so it does not verify such models at all, and fa3's graphs forget the chunks of Llama 4. fa3 and fa4 add the
-attention sinks of a model, such as gpt-oss, to both of the passes that they merge.
+attention sinks of a model, such as gpt-oss, to both of the passes that they merge. With a KV cache in FP8, they give both
+passes scales for each text, where the kernel demands them for each node in the second.
 
 `topk` is SGLang's `speculative_eagle_topk`. It must exceed 1 if trees are verified.
 """
@@ -121,7 +122,13 @@ def tree_obstacle(server_args: ServerArgs, *, has_draft_model: bool) -> str:
             "layers with a sliding window verify trees only by fa3 or fa4 with pages of one token; choose "
             "--attention-backend fa3 and --page-size 1"
         )
-    if "fp4" in str(arguments.setting(server_args, "kv_cache_dtype")) and arguments.uses_mla(server_args):
+    cache_dtype = str(arguments.setting(server_args, "kv_cache_dtype"))
+    if cache_dtype.startswith("fp8") and not _TWO_PASSES.isdisjoint(map(_serving, backends)):
+        return (
+            f"with --kv-cache-dtype {cache_dtype}, {' and '.join(backends)} cannot hand the scales of a checkpoint to the "
+            "second pass of a tree; choose --attention-backend triton or flashinfer, or drop it"
+        )
+    if "fp4" in cache_dtype and arguments.uses_mla(server_args):
         return (
             "SGLang moves no scales with the tokens of a tree where the model has MLA; choose another --kv-cache-dtype"
         )

@@ -201,6 +201,20 @@ def test_trees_need_a_cache_whose_scales_are_moved(monkeypatch: pytest.MonkeyPat
     assert verifies_trees(arguments("triton", kv_cache_dtype=dtype)) is not ("fp4" in dtype and mla)
 
 
+@pytest.mark.parametrize("backend", sorted(TREE_BACKENDS))
+def test_flash_attention_scales_chains_alone(backend: str) -> None:
+    assert verifies_trees(arguments(backend, kv_cache_dtype="fp8_e4m3")) is (backend not in ("fa3", "fa4"))
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("package", sources(), ids=lambda package: package.parent.name)
+def test_flash_attention_makes_scales_for_each_text_alone(package: Path) -> None:
+    source = (package / "srt/layers/attention/flashattention_backend.py").read_text()
+    assert re.search(r"descale_shape = \((logical_|forward_batch\.)batch_size, ", source)
+    expand = source.split("o_expand, softmax_lse_expand, *rest_expand = flash_attn_with_kvcache(")[1].split("o, _ =")[0]
+    assert "**kwargs" in expand or "k_descale=k_descale" in expand
+
+
 def test_trees_need_a_cache_of_one_device() -> None:
     assert not verifies_trees(arguments("triton", dcp_size=2)) and verifies_trees(arguments("triton", dcp_size=1))
 
