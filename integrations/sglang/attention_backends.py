@@ -19,14 +19,17 @@ backends, including new and unknown ones, get chains, which all backends verify 
     llada2_cfg_flashinfer                        no      for diffusion models
     aiter, wave, ascend, intel_xpu               no      other devices, not read closely enough
 
-Some layers with states verify chains only: lightning attention, short convolutions, and those that flashinfer computes for
-Mamba and KDA. SGLang's short convolutions take a row for a chain without a warning; with the others it does not start. An accepted branch is moved in the KV cache, which SGLang cannot do if devices share the
-cache of a text, or if MLA is kept in FP4.
-Layers with a sliding window verify trees by fa3 and fa4 only, with pages of one token. The others place the window by a
-node's number in its row, which is its position in a chain alone. flashinfer reads the first tokens of the text in place of
-the last ones, so it does not verify such models at all, and fa3's graphs forget the chunks of Llama 4. fa3 and fa4 add the
-attention sinks of a model, such as gpt-oss, to both of the passes that they merge. With a KV cache in FP8, they give both
-passes scales for each text, where the kernel demands them for each node in the second.
+What a model or a server has besides may prevent trees, or any verification:
+
+- Layers with states verify chains only if they are lightning attention, short convolutions, or Mamba and KDA layers that
+  flashinfer computes. Short convolutions take a tree for a chain without a warning; with the others SGLang does not start.
+- Layers with a sliding window verify trees by fa3 and fa4 only, with pages of one token. triton places the window by a node's
+  number in its row, which is its position in a chain alone. flashinfer reads the first tokens of the text in place of the
+  last ones, so it verifies no drafts of such a model rightly.
+- fa3 and fa4 merge two passes of a tree. They add attention sinks, as gpt-oss has, to both. With a KV cache in FP8, the
+  kernel refuses the scales that they give to the second. Their graphs forget the chunks of Llama 4, even for a chain.
+- An accepted branch is moved in the KV cache. SGLang cannot do that if devices share the cache of a text, or if MLA is kept
+  in FP4.
 
 `topk` is SGLang's `speculative_eagle_topk`. It must exceed 1 if trees are verified.
 """
