@@ -38,8 +38,8 @@ HEAD = ("--speculative-draft-model-path", str(EAGLE3_FOLDER))
 # Leaves 13.5 of 141 GB for everything except weights and KV cache, as SGLang does by default.
 SPARE = ("--mem-fraction-static", "0.904")
 
-# Configurations without weights: a model of real size, and ones with next-token layers, MLA, windows, sinks, chunks, an encoder,
-# Mamba layers and short convolutions.
+# Configurations without weights: a model of real size, and ones with next-token layers, MLA, windows, sinks, chunks, an
+# encoder, layers that SGLang cannot verify, and short convolutions.
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
     "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256,
@@ -82,9 +82,9 @@ WHISPER: dict[str, Any] = {
     "encoder_layers": 32, "decoder_layers": 4, "encoder_attention_heads": 20, "decoder_attention_heads": 20,
     "max_target_positions": 448, "torch_dtype": "bfloat16",
 }  # fmt: skip
-MAMBA: dict[str, Any] = {
-    "architectures": ["FalconMambaForCausalLM"], "model_type": "falcon_mamba", "hidden_size": 4096, "state_size": 16,
-    "num_hidden_layers": 64, "vocab_size": 65024, "torch_dtype": "bfloat16",
+ZAYA: dict[str, Any] = {
+    "architectures": ["ZayaForCausalLM"], "model_type": "zaya", "hidden_size": 2048, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "head_dim": 128, "num_hidden_layers": 2, "torch_dtype": "bfloat16",
 }  # fmt: skip
 LFM2: dict[str, Any] = {
     "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "hidden_size": 1024, "block_ff_dim": 6656,
@@ -121,7 +121,7 @@ def command_lines(data: Path) -> dict[str, list[str]]:
     glm = str(write_config(data / "glm", GLM))
     deepseek = str(write_config(data / "deepseek", DEEPSEEK))
     gemma, llama_4 = str(write_config(data / "gemma", GEMMA)), str(write_config(data / "llama-4", LLAMA_4))
-    gpt_oss, mamba = str(write_config(data / "gpt-oss", GPT_OSS)), str(write_config(data / "mamba", MAMBA))
+    gpt_oss, zaya = str(write_config(data / "gpt-oss", GPT_OSS)), str(write_config(data / "zaya", ZAYA))
     lfm2, whisper = str(write_config(data / "lfm2", LFM2)), str(write_config(data / "whisper", WHISPER))
     ours = ("--speculative-algorithm", "AGENTSPEC")
     small = ("--model-path", str(MODEL_FOLDER), *ours)
@@ -175,7 +175,7 @@ def command_lines(data: Path) -> dict[str, list[str]]:
         "sinks": ("--model-path", gpt_oss, *ours),
         "chunks": ("--model-path", llama_4, *ours),
         "chunks by triton": ("--model-path", llama_4, *ours, "--attention-backend", "triton"),
-        "states that are not verified": ("--model-path", mamba, *ours),
+        "states that are not verified": ("--model-path", zaya, *ours),
         "an encoder": ("--model-path", whisper, *ours),
         "short convolutions": ("--model-path", lfm2, *ours),
         "next-token layers": ("--model-path", glm, *ours, "--agentspec-base", "NEXTN"),
