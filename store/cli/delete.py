@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--request", metavar="ID", help="the outputs of the request of that id")
     what.add_argument("--older-than", metavar="AGE", help="outputs older than AGE: 90s, 30m, 12h, 30d, 2w")
     what.add_argument(
-        "--scope", action="store_true", help="everything of the model, and the model itself; stop its servers before"
+        "--scope", action="store_true", help="everything of the model, and the model itself; stop its servers first"
     )
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
