@@ -12,30 +12,38 @@ from tokenizers import Tokenizer
 from agentspec.evals.chi_square import homogeneity
 from agentspec.integrations.servers.server import Server
 
+# How often each answer was drawn; an answer starts with the number of its prompt.
 Answers = Counter[tuple[int, ...]]
-# After this prompt the shipped model has several likely tokens at each of the next positions.
-PROMPT: list[int] = Tokenizer.from_file(str(MODEL / "tokenizer.json")).encode("SELECT ").ids
+# After each prompt the shipped model has several likely tokens at each of the next positions. After the first
+# one it refuses nearly all tokens of the small draft model, after the second one it accepts nearly all.
+PROMPTS: list[list[int]] = [
+    encoding.ids
+    for encoding in Tokenizer.from_file(str(MODEL / "tokenizer.json")).encode_batch(["SELECT ", "SELECT COUNT"])
+]
 # Batches form by chance, so runs differ. One run in a million may fail although nothing is wrong.
 SIGNIFICANCE = 1e-6
 
 
-def request(**sampling: Any) -> dict[str, Any]:
-    return {"input_ids": PROMPT, "sampling_params": {"max_new_tokens": 3, "ignore_eos": True, **sampling}}
+def request(prompt: list[int] = PROMPTS[0], **sampling: Any) -> dict[str, Any]:
+    return {"input_ids": prompt, "sampling_params": {"max_new_tokens": 3, "ignore_eos": True, **sampling}}
 
 
 def draw(server: Server, number: int, **sampling: Any) -> Answers:
-    """The answers to `number` equal requests, sent with as much concurrency as the server allows."""
-    replies = server.post("/generate", request(temperature=1.0, n=number, **sampling))
-    return Counter(tuple(reply["output_ids"]) for reply in replies)
+    """`number` answers to each prompt. The requests of a prompt are sent at once."""
+    answers: Answers = Counter()
+    for index, prompt in enumerate(PROMPTS):
+        replies = server.post("/generate", request(prompt, temperature=1.0, n=number, **sampling))
+        answers.update((index, *reply["output_ids"]) for reply in replies)
+    return answers
 
 
 def greedy_behind_the_first_token(plain: Server, answers: Answers) -> Answers:
     """The answers of a server that samples in prefill but verifies greedily."""
     greedy: Answers = Counter()
-    for first, number in Counter({answer[0]: 0 for answer in answers}).items():
-        number = sum(count for answer, count in answers.items() if answer[0] == first)
-        body = {**request(temperature=0), "input_ids": [*PROMPT, first]}
-        greedy[first, *plain.post("/generate", body)["output_ids"][:2]] += number
+    for prompt, first in {answer[:2] for answer in answers}:
+        number = sum(count for answer, count in answers.items() if answer[:2] == (prompt, first))
+        body = request([*PROMPTS[prompt], first], temperature=0)
+        greedy[prompt, first, *plain.post("/generate", body)["output_ids"][:2]] += number
     return greedy
 
 

@@ -68,14 +68,14 @@ def test_sampled_answers_are_distributed_as_those_of_plain_decoding(
     old_plain: Server, old: tuple[Variant, Server], sampling: dict[str, float]
 ) -> None:
     # The last two tokens of an answer are not drafted.
-    number, options = 300, {**sampling, "max_new_tokens": 4}
+    number, options = 150, {**sampling, "max_new_tokens": 4}
     expected = draw(old_plain, number, **options)
     draw(old[1], 40, **options)  # later drafts use what the server learns here
     before = counters(old[1])
     got = draw(old[1], number, **options)
     after = counters(old[1])
     assert p_value(got, expected) > SIGNIFICANCE
-    assert after["drafted_tokens"] - before["drafted_tokens"] > number / 2
+    assert after["drafted_tokens"] - before["drafted_tokens"] > number
     assert after["accepted_tokens"] > before["accepted_tokens"]
     # A server that verified greedily would give equal answers whenever their first tokens are equal.
-    assert len(got) > len({answer[0] for answer in got})
+    assert len(got) > len({answer[:2] for answer in got})

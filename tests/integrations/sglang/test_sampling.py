@@ -21,14 +21,14 @@ pytestmark = [pytest.mark.sglang, pytest.mark.server]
 def test_answers_are_distributed_as_those_of_plain_decoding(
     plain: Server, agentspec: Server, sampling: dict[str, Any]
 ) -> None:
-    number = 200 if sampling else 400
+    number = 150 if sampling else 300
     expected = draw(plain, number, **sampling)
     draw(agentspec, 40, **sampling)  # later drafts use what the server learns here
     before = counters_of(agentspec)
     got = draw(agentspec, number, **sampling)
     after = counters_of(agentspec)
     assert p_value(got, expected) > SIGNIFICANCE
-    assert after["drafted_tokens"] - before["drafted_tokens"] > number / 2
+    assert after["drafted_tokens"] - before["drafted_tokens"] > number
     refused = after["drafted_tokens"] - after["accepted_tokens"] > before["drafted_tokens"] - before["accepted_tokens"]
     assert after["accepted_tokens"] > before["accepted_tokens"] and refused
     # Samples of this size suffice to detect a server that ignores the temperature.
