@@ -46,6 +46,7 @@ from agentspec.integrations.sglang.tenants import Handling, Tenants
 from agentspec.integrations.sglang.widths.control import WidthControl, profile_key
 from agentspec.integrations.sglang.widths.graph_sizes import wanted_widths
 from agentspec.integrations.sglang.widths.kept_costs import KeptCosts
+from agentspec.integrations.sglang.widths.tiers import WidthTiers
 from agentspec.scheduling import StepCost
 
 logger = logging.getLogger("agentspec")
@@ -208,6 +209,11 @@ class SuffixDrafter:
     def administer(self, command: JsonObject) -> JsonObject:
         """Answers a command of the server's administrator. Raises nothing."""
         return wire.NO_DESK if self._desk is None else self._desk.answer(command)
+
+    def capture(self, tiers: WidthTiers) -> None:
+        """Captures the graphs of all widths. Steps are then padded to those that could be captured."""
+        widths = tiers.capture(self.widths)
+        self.control.use_widths(widths, captured=tiers.has_graphs, widths_for=tiers.widths_for)
 
     def clear(self) -> None:
         """Forgets finished outputs. Those in the store stay there."""

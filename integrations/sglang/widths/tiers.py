@@ -120,6 +120,7 @@ class WidthTiers:
         self._model_runner = model_runner
         self._draft_worker = draft_worker
         self._tiers: dict[int, _Tier] = {}
+        self._widest: GraphRunner | None = None
         self._widths: tuple[int, ...] = ()
         self._widths_by_rows: dict[int, tuple[int, ...]] = {}
 
@@ -140,12 +141,20 @@ class WidthTiers:
         self._widths_by_rows.clear()
         return self._widths
 
+    @property
+    def are_outdated(self) -> bool:
+        """Whether SGLang has captured its graphs again, as it may after new weights. Then capture() is due, before the
+        next step. All ranks find the same."""
+        if not self._tiers:
+            return False
+        return self._widest is not compat.verify_graphs(self._model_runner)
+
     def _captured(self, widths: tuple[int, ...]) -> tuple[int, ...]:
         runner, draft = self._model_runner, self._draft_worker
         target, extend = compat.target_graphs(runner), _extend_graphs(draft)
         if target is None:
             return () if takes_any_width(runner.server_args) else widths[-1:]
-        widest = widths[-1]
+        widest, self._widest = widths[-1], target[1]
         gigabytes, seconds = compat.graph_memory(runner, draft), compat.graph_seconds(runner, draft)
         self._tiers = {widest: self._tier(widest, target, extend, seconds, gigabytes)}
         if compat.has_adapters(runner):

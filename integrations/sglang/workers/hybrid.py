@@ -242,8 +242,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         """Called once, with or without graphs, at the end of the start: after SGLang has made the attention backends and
         captured the target's graphs of the greatest width."""
         super().init_cuda_graphs()
-        widths = self._tiers.capture(self.suffix.widths)
-        self.suffix.control.use_widths(widths, captured=self._tiers.has_graphs, widths_for=self._tiers.widths_for)
+        self.suffix.capture(self._tiers)
         runner = self.target_worker.model_runner
         # Without graphs, the host launches each operation of the verification by itself, and has little to gain.
         may_unite = (
@@ -331,6 +330,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
     def forward_batch_generation(
         self, batch: ScheduleBatch, on_publish: object = None, **kwargs: object
     ) -> BatchResult:
+        if self._tiers.are_outdated:
+            self.suffix.capture(self._tiers)
         if batch.forward_mode.is_decode() and batch.reqs:
             self._step = None
             return self._decode(batch, on_publish, kwargs)

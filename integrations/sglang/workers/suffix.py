@@ -130,8 +130,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
     def init_cuda_graphs(self) -> None:
         """Called once, after SGLang has captured the target's graphs of the greatest width."""
         super().init_cuda_graphs()
-        widths = self._tiers.capture(self.suffix.widths)
-        self.suffix.control.use_widths(widths, captured=self._tiers.has_graphs, widths_for=self._tiers.widths_for)
+        self.suffix.capture(self._tiers)
         self._staging = VerifyStaging(
             max_rows=len(self.model_runner.req_to_token_pool.req_to_token),
             max_width=self.max_width,
@@ -174,6 +173,8 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             self.suffix.control.observe(step.planned, num_accepted)
 
     def forward_batch_generation(self, batch: ScheduleBatch, *args: object, **kwargs: object) -> BatchResult:
+        if self._tiers.are_outdated:
+            self.suffix.capture(self._tiers)
         if batch.forward_mode.is_decode():
             return self._decode(batch, args, kwargs)
         self.suffix.control.interrupted(batch)

@@ -183,6 +183,23 @@ def test_draft_extend_reads_rows_of_the_width_that_was_verified(captures: dict[s
         assert runner.held == (f"backend of {width}", f"graphs of {width}")
 
 
+def test_widths_are_captured_again_after_sglang_has_captured_its_graphs_again(captures: dict[str, Any]) -> None:
+    """SGLang does that after new weights, if the request says so. Older graphs may read memory of the old weights."""
+    runner = Runner()
+    tiers = WidthTiers(runner)
+    assert tiers.capture((1, 4, 8)) == (1, 4, 8) and not tiers.are_outdated
+    tiers.use(1)
+    tiers.use(8)
+    assert not tiers.are_outdated
+    runner.decode_cuda_graph_runner = again = Graphs("new graphs of 8")
+    runner.captured.clear()
+    assert tiers.are_outdated
+    assert tiers.capture((1, 4, 8)) == (1, 4, 8) and not tiers.are_outdated
+    assert sorted(runner.captured) == [1, 4]
+    tiers.use(8)
+    assert runner.decode_cuda_graph_runner is again
+
+
 def test_a_draft_extend_that_sglang_did_not_capture_is_told_its_width_alone(captures: dict[str, Any]) -> None:
     draft = DraftWorker(cuda_graph_runner_for_draft_extend=None)
     tiers = WidthTiers(Runner(), draft)
