@@ -7,6 +7,7 @@ or decoded in that time has a gap in its state, and the draft model does not dra
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
@@ -34,6 +35,8 @@ class DraftModelState(_Worker):  # type: ignore[misc]
 
     # False while the draft model is paused. All ranks must agree.
     follows = True
+    # Whether the parts of the current step are timed.
+    is_timed = True
     # Called with the seconds of reading prompts and of draft-extend.
     read_took: Seconds = staticmethod(lambda tokens, seconds: None)
     extend_took: Seconds = staticmethod(lambda tokens, seconds: None)
@@ -67,7 +70,8 @@ class DraftModelState(_Worker):  # type: ignore[misc]
         # With topk 1, SGLang keeps no probability of the likeliest token, which we need as its estimate.
         self.topk = max(self.shape.topk, 2)
         try:
-            with self.clock.timed(partial(self.extend_took, len(batch_result.next_token_ids))):
+            took = partial(self.extend_took, len(batch_result.next_token_ids))
+            with self.clock.timed(took) if self.is_timed else contextlib.nullcontext():
                 super()._draft_extend_for_decode(batch, batch_result, **kwargs)
         finally:
             self.topk = self.shape.topk

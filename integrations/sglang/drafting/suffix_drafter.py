@@ -34,7 +34,7 @@ from agentspec.integrations.sglang.drafting.requests import KeptOutput, RequestB
 from agentspec.integrations.sglang.drafting.rows import DraftedStep, roots_only
 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
 from agentspec.integrations.sglang.kernels.kept_tokens import keep_what_plain_decoding_keeps
-from agentspec.integrations.sglang.kernels.token_states import keep_states_of_each_row
+from agentspec.integrations.sglang.kernels.token_states import commit_no_states, keep_states_of_each_row
 from agentspec.integrations.sglang.metrics import AdminMetrics, Counters, StateMetrics, StoreMetrics, metric_labels
 from agentspec.integrations.sglang.setting_sources import resolve_for_process
 from agentspec.integrations.sglang.sglang_types import ModelConfig, ModelRunner, Req, ServerArgs
@@ -143,6 +143,8 @@ class SuffixDrafter:
         keep_what_plain_decoding_keeps()
         if arguments.has_token_states(model_config):
             keep_states_of_each_row()
+        else:
+            commit_no_states()
         self.accepted = AcceptedTokens(self.engine, lambda rows: counters.add("draft_errors", rows))
         """The tokens that forwards wrote. The worker that launches the forwards reports them."""
         # Drafts are read before the next step is drafted, so one buffer is enough.

@@ -553,19 +553,21 @@ class _Hybrid(_Worker):  # type: ignore[misc]
     def _follow(self, follows: bool) -> None:
         """Sets whether the draft model reads prompts and accepted tokens from now on."""
         self._draft_worker.follows = self._use.follows = follows
+        self._draft_worker.is_timed = self._order is None or self._use.times_next()
 
     def _launched_passes(self, batch: ScheduleBatch, least_gain: float) -> LaunchedTrees | None:
         worker = self._draft_worker
         started = time.perf_counter()
         try:
             worker.stop.least_gain = least_gain
-            start = self._clock.start()
+            start = self._clock.start() if worker.is_timed else None
             launched: LaunchedTrees = worker.passes(batch)
             if self._order is None and self.suffix.drafts_here:
                 launched.start_copy()
-            # A GPU reports the time some steps later, when the worker may have drafted for another batch.
-            context = self._step.suffix.context if isinstance(self._step, _Step) else self._context
-            self._clock.stop(start, partial(self._passes_took, len(batch.reqs), worker.num_passes, context))
+            if start is not None:
+                # A GPU reports the time some steps later, when the worker may have drafted for another batch.
+                context = self._step.suffix.context if isinstance(self._step, _Step) else self._context
+                self._clock.stop(start, partial(self._passes_took, len(batch.reqs), worker.num_passes, context))
             launched.seconds = time.perf_counter() - started
         except Exception:
             self.suffix.failed("agentspec could not draft with the model; this step has suffix drafts alone")

@@ -37,6 +37,10 @@ from agentspec.scheduling.hybrid import (
     single_precision,
 )
 
+_TIMED_AT_FIRST, _TIMED_EVERY = 64, 4
+"""Number of steps in which the draft model is always timed, and how often one is after these: timing takes the host's
+time."""
+
 
 @dataclass(frozen=True, slots=True)
 class AheadPlan:
@@ -82,6 +86,7 @@ class ModelUse:
         self._passes, self._max_width, self._max_position = passes, max_width, max_position
         # Unfinished requests with tokens that the draft model has not read.
         self._unread: WeakSet[Req] = WeakSet()
+        self._num_read = 0
 
     def prefilled(self, requests: Sequence[Req], ends: Sequence[int], num_read: int) -> None:
         """Called after a prefill of `num_read` tokens of prompts was launched. `ends`: tokens of each row in the KV cache
@@ -100,6 +105,11 @@ class ModelUse:
         if not reads:
             self._unread.update(requests)
         return reads
+
+    def times_next(self) -> bool:
+        """Whether to time the draft model in the next step, if that is in stream order."""
+        self._num_read += self.follows
+        return self._num_read <= _TIMED_AT_FIRST or self._num_read % _TIMED_EVERY == 0
 
     def fit(self, requests: Sequence[Req], barred: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
         """bool[b], the rows that the draft model can draft for.

@@ -34,3 +34,20 @@ def test_a_narrow_step_leaves_each_row_the_room_of_the_widest(monkeypatch: pytes
     mamba.selective_state_update(*tensors, intermediate_states_buffer=states, cache_steps=width)
     mamba.selective_state_update(*tensors)
     assert [call["cache_steps"] for call in called] == [widest, None]
+
+
+def test_a_target_without_such_layers_has_no_states_to_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    sglang_cpu.activate()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from sglang.srt.speculative import eagle_worker_common, ngram_worker
+
+        from agentspec.integrations.sglang.kernels.token_states import commit_no_states
+
+    name = "commit_mamba_states_after_verify"
+    for module in (eagle_worker_common, ngram_worker):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    commit_no_states()
+    for module in (eagle_worker_common, ngram_worker):
+        # SGLang's function would fail, because there is no target.
+        getattr(module, name)(None, None, accept_lens=None, accept_index=None, draft_token_num=4)
