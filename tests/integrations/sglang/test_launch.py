@@ -52,6 +52,40 @@ def test_the_offline_engine_runs_it_by_name(plain: Server) -> None:
     assert result["state"]["counters"]["accepted_tokens"] > 0
 
 
+# Makes and resolves a server's arguments without SGLang's launcher, before and after the plugins are loaded.
+FRAMEWORK = """
+    import json, sys
+
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.server_args import ServerArgs
+
+    from agentspec.integrations.sglang import arguments
+
+    def resolved():
+        record = ServerArgs(model_path=sys.argv[1], speculative_algorithm="AGENTSPEC", device="cpu", dtype="float32")
+        try:
+            record.resolve_once()
+        except ValueError as error:
+            return str(error)
+        return arguments.setting(record, "speculative_algorithm")
+
+    first = resolved()
+    load_plugins()
+    print(json.dumps([first, resolved()]))
+"""
+
+
+def test_a_framework_that_makes_the_arguments_loads_the_plugins_first() -> None:
+    """As docs/rl-rollouts.md says. Once SGLang loads them by itself, the page can be shorter."""
+    command, variables = launch_command(str(MODEL), "AGENTSPEC", [])
+    python, *options = command[: command.index("-m")]
+    command = [python, *options, "-c", textwrap.dedent(FRAMEWORK), str(MODEL)]
+    told = output_of(*command, env={**os.environ, **variables, "AGENTSPEC_STORE": "memory://"})
+    unknown, known = json.loads(told.splitlines()[-1])
+    assert unknown == "Unknown speculative algorithm name: AGENTSPEC"
+    assert known == "NGRAM"
+
+
 # Resolves command lines as SGLang's launcher does, and prints why each was refused.
 RESOLVER = """
     import contextlib, io, json, sys
