@@ -25,7 +25,8 @@ class ServerState:
     server: dict[str, Any]
     """What SGLang says about the whole server. It may hold secrets, so it must not be shown unchanged."""
     ranks: list[dict[str, Any] | None]
-    """The block `agentspec` of each scheduler, one per data-parallel rank; None where agentspec is not active."""
+    """The block `agentspec` of each scheduler, one per data-parallel rank and in their order; None where agentspec is not
+    active."""
 
     def blocks(self) -> list[dict[str, Any]]:
         """The blocks of all ranks; raises ServerError where one has none."""
@@ -72,6 +73,8 @@ class ServerClient:
         if not isinstance(states, list):
             raise self._other_engine()
         blocks = [state.get("agentspec") if isinstance(state, dict) else None for state in states]
+        # SGLang tells of ranks in the order in which they answered, which changes from one reading to the next.
+        blocks.sort(key=_data_parallel_rank)
         return ServerState(
             self.url,
             time.monotonic(),
@@ -117,3 +120,9 @@ class ServerClient:
             f"the server at {self.url} is not an SGLang server{named}: it has no /server_info; agentspec runs in SGLang, "
             "so behind a router name one of its replicas"
         )
+
+
+def _data_parallel_rank(block: object) -> int:
+    """0 of a block that does not tell: there is one rank, or agentspec is not active."""
+    rank = block.get("dp_rank") if isinstance(block, dict) else None
+    return rank if isinstance(rank, int) else 0

@@ -11,6 +11,7 @@ import importlib
 import json
 from typing import Any
 
+from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.sglang_types import TokenizerManager
 
 JsonObject = dict[str, Any]
@@ -18,16 +19,20 @@ JsonObject = dict[str, Any]
 
 _MARK = "agentspec "
 _KEY = "agentspec_admin"
+_RANK = "agentspec_dp_rank"
 NO_DESK: JsonObject = {"status": 503, "body": {"error": "this scheduler runs without agentspec; its log says why"}}
 
 
 async def ask(manager: TokenizerManager, command: JsonObject) -> list[JsonObject]:
-    """Sends a command to the scheduler of each data-parallel rank. Their answers have `status` and `body`."""
+    """Sends a command to the scheduler of each data-parallel rank. Returns their answers, which have `status` and `body`,
+    by rank."""
     messages = importlib.import_module("sglang.srt.managers.io_struct")
     manager.auto_create_handle_loop()
     request = messages.GetInternalStateReq(rid=_MARK + json.dumps(command))
     replies = await manager.get_internal_state_communicator(request)
-    return [reply.internal_state.get(_KEY, NO_DESK) for reply in replies]
+    # Replies come in the order in which the ranks answered.
+    states = sorted((reply.internal_state for reply in replies), key=lambda state: state.get(_RANK) or 0)
+    return [state.get(_KEY, NO_DESK) for state in states]
 
 
 def command_in(message: object) -> JsonObject | None:
@@ -42,4 +47,4 @@ def command_in(message: object) -> JsonObject | None:
 def reply(answer: JsonObject) -> object:
     """The message with an answer, which must consist of JSON's types."""
     messages = importlib.import_module("sglang.srt.managers.io_struct")
-    return messages.GetInternalStateReqOutput(internal_state={_KEY: answer})
+    return messages.GetInternalStateReqOutput(internal_state={_KEY: answer, _RANK: compat.data_parallel_rank()})

@@ -194,6 +194,7 @@ class SuffixDrafter:
         stats = self.engine.stats()
         return {
             "version": agentspec.__version__,
+            "dp_rank": compat.data_parallel_rank(),
             "started": self._started,
             "uptime_seconds": time.time() - self._started,
             "scope": {"model": self._scope.model, "tokenizer": self._scope.tokenizer, "id": self._scope.id},

@@ -49,6 +49,23 @@ def test_readings_go_on_over_a_restart() -> None:
     assert not isinstance(last, ServerError) and last[0].restarted and "RESTARTED" in plain(0, 1, last[0])
 
 
+def test_readings_compare_each_rank_with_itself_whichever_answers_first() -> None:
+    first, second = block(dp_rank=0), block(dp_rank=1, started=1000.5)
+    later = {"uptime_seconds": 102.0}
+    pages = {
+        "/server_info": [
+            info(first, second),
+            info({**second, **later}, block(dp_rank=0, counters__verify_steps=1010, **later)),
+        ]
+    }
+    with served(pages) as url:
+        readings = _readings(ServerClient(url), 0.01)
+        next(readings)
+        ranks = next(readings)
+    assert not isinstance(ranks, ServerError) and not any(rank.restarted for rank in ranks)
+    assert [rank.goodput for rank in ranks] == pytest.approx([5.0, 0.0])
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [(["http://127.0.0.1:9", "--once"], "no server answers"), (["x", "--interval", "0"], "--interval")],
