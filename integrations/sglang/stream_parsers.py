@@ -10,14 +10,17 @@ end. Wherever it is cut, the parts together are the text.
 SGLang's endpoints send all text of an increment before its calls. Of a step that holds the end of a call and text after it,
 /v1/messages would then drop the rest of the call's arguments, and /v1/responses would put the text before the call. So
 they are given what they send in the order of the answer.
+
+Ollama's endpoints send no text with the last line of a stream. So the text of the last step is given to them before.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -73,6 +76,8 @@ def install(tokenizer: object) -> None:
             "entrypoints.openai.serving_responses.OpenAIServingResponses.responses_stream_generator_non_harmony",
             _send_response,
         ),
+        ("entrypoints.ollama.serving.OllamaServing._stream_chat_response", _send_ollama),
+        ("entrypoints.ollama.serving.OllamaServing._stream_generate_response", _send_ollama),
     ):
         HookRegistry.register(f"sglang.srt.{target}", hook, HookType.AROUND)
     # Plugins were loaded, and their hooks applied, before the server had a tokenizer.
@@ -129,10 +134,12 @@ class _Parsed:
 
 async def _send_calls(
     original: Callable[..., AsyncIterator[str]],
-    serving: OpenAIServing,
+    serving: Any,
     index: int,
     delta: str,
     parsers: dict[int, Any],
+    content: object,
+    request: object,
     *args: object,
     **options: Any,
 ) -> AsyncIterator[str]:
@@ -140,23 +147,27 @@ async def _send_calls(
     others = {name: value for name, value in options.items() if name != "flush"}
     if index not in parsers:
         # SGLang makes the parser.
-        async for event in original(serving, index, "", parsers, *args, **others):
+        async for event in original(serving, index, "", parsers, content, request, *args, **others):
             yield event
     parser = parsers[index]
-    if not hasattr(parser, "parse_stream_chunk"):
-        # An array of required calls has no text between them.
-        async for event in original(serving, index, delta, parsers, *args, **options):
-            yield event
-        return
-    # Without the hook, which would cut each part again.
-    parse = inspect.unwrap(type(parser).parse_stream_chunk)
-    found = [parse(parser, part) for part in _parts(delta)]
-    if options.get("flush"):
-        found.append(parser.parse_stream_end())
+    # Without the hooks, which would cut each part again.
+    if hasattr(parser, "parse_stream_chunk"):
+        parse = inspect.unwrap(type(parser).parse_stream_chunk)
+        found = [parse(parser, part) for part in _parts(delta)]
+        if options.get("flush"):
+            found.append(parser.parse_stream_end())
+    else:
+        # Of an array of required calls.
+        tools = serving._effective_tools(request)
+        parse = inspect.unwrap(type(parser).parse_streaming_increment)
+        increments = [parse(parser, part, tools) for part in _parts(delta)]
+        if options.get("flush"):
+            increments.append(parser.finish(tools))
+        found = [(one.normal_text, one.calls) for one in increments]
     try:
         for run in _runs(found):
             parsers[index] = _Parsed(run)
-            async for event in original(serving, index, delta, parsers, *args, **others):
+            async for event in original(serving, index, delta, parsers, content, request, *args, **others):
                 yield event
     finally:
         parsers[index] = parser
@@ -208,3 +219,27 @@ async def _single_tokens(
                 yield {**chunk, "text": text[start:end], "meta_info": {**chunk["meta_info"], "finish_reason": None}}
             yield {**chunk, "text": text[end:]} if is_incremental else chunk
             num_sent = len(text)
+
+
+def _send_ollama(original: Callable[..., Awaitable[object]], serving: Any, *args: object) -> Awaitable[object]:
+    """Sends the lines of a stream of Ollama's /api/chat or /api/generate."""
+    serving = copy.copy(serving)
+    serving.tokenizer_manager = _TextBeforeEnd(serving.tokenizer_manager)
+    return original(serving, *args)
+
+
+class _TextBeforeEnd:
+    """Takes the place of SGLang's manager, for results of which the last one brings no text."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+
+    async def generate_request(self, *args: object) -> AsyncIterator[dict[str, Any]]:
+        num_sent = 0
+        async with contextlib.aclosing(self._manager.generate_request(*args)) as results:
+            async for result in results:
+                text = result.get("text", "")
+                if result["meta_info"]["finish_reason"] is not None and len(text) > num_sent:
+                    yield {**result, "meta_info": {**result["meta_info"], "finish_reason": None}}
+                num_sent = len(text)
+                yield result

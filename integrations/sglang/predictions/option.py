@@ -7,6 +7,8 @@ custom_params.agentspec_prediction        predicted_tokens()    token ids, as th
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,13 +70,27 @@ def tokenized(tokenizer: Tokenizer | None, text: str) -> list[int]:
             f"custom_params.{OPTIONS_KEY}.{PREDICTION_KEY} to /generate"
         )
     try:
-        # In an answer, the name of a special token is plain text.
-        return tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True) if text else []
+        return plain_tokens(tokenizer, text) if text else []
     except (TypeError, UnicodeError):
         raise ValueError(
             f"{FIELD} must be text that the tokenizer can encode, got characters that are not valid Unicode, such as half of "
             "a surrogate pair; send the text as UTF-8"
         ) from None
+
+
+def plain_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The tokens of a text in which the name of a special token is plain text, as in an answer.
+
+    A fast tokenizer keeps `split_special_tokens` until its next call. SGLang's threads tokenize prompts with the server's
+    at the same time, and would split the special tokens of a chat template. So a copy is used.
+    """
+    own = _copied(tokenizer) if getattr(tokenizer, "is_fast", False) else tokenizer
+    return own.encode(text, add_special_tokens=False, split_special_tokens=True)
+
+
+@functools.lru_cache(maxsize=1)
+def _copied(tokenizer: Tokenizer) -> Tokenizer:
+    return copy.deepcopy(tokenizer)
 
 
 def _checked_ids(prediction: object, vocab_size: int) -> list[int]:

@@ -21,6 +21,7 @@ from agentspec.analysis.logs.formats.messages import as_messages
 from agentspec.analysis.logs.source import LogReading, log_files, read_calls
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang.metrics import LabelledCounts
+from agentspec.integrations.sglang.predictions.option import plain_tokens
 from agentspec.integrations.sglang.replay.recorded_answers import Answer, Messages, RecordedAnswers, with_tool_calls
 from agentspec.integrations.sglang.replay.setting import FREE, REQUESTS, VARIABLE, replay_paths
 from agentspec.integrations.sglang.replay.wire import WIRE_KEY, packed
@@ -189,11 +190,9 @@ class ReplayFront:
             if answer.tool_call_message is None
             else with_tool_calls(self._needed_tokenizer, answer.tool_call_message)
         )
-        # In a recorded text, the name of a special token is plain text and does not end the answer.
-        ids: list[int] = self._needed_tokenizer.encode(
-            answer.text if written is None else written, add_special_tokens=False, split_special_tokens=written is None
-        )
-        return ids
+        if written is None:
+            return plain_tokens(self._needed_tokenizer, answer.text)
+        return self._needed_tokenizer.encode(written, add_special_tokens=False, split_special_tokens=False)
 
     def _carried(self, carried: object) -> tuple[Answer, bool]:
         """The answer that a request brings, and whether it ends because of its length."""

@@ -127,6 +127,8 @@ USED = [
     ("function_call.json_array_parser", "JsonArrayParser.parse_streaming_increment", "new_text tools"),
     ("parser.reasoning_parser", "ReasoningParser.parse_stream_chunk", "chunk_text"),
     (f"{OPENAI}.serving_chat", "OpenAIServingChat._process_tool_call_stream", "index delta parser_dict"),
+    *(("entrypoints.ollama.serving", f"OllamaServing._stream_{kind}_response", "gen_request raw_request") for kind in
+     ("chat", "generate")),
     (f"{OPENAI}.serving_responses", "OpenAIServingResponses.responses_stream_generator_non_harmony",
      "request sampling_params result_generator"),
 ]  # fmt: skip

@@ -17,7 +17,12 @@ from transformers import PreTrainedTokenizerFast
 from agentspec.evals.parity.servers import PARITY_SYSTEMS
 from agentspec.integrations.servers.server import Server
 from agentspec.integrations.sglang.predictions.hooks import AnswerCount, CountedTokens, PredictionCounts
-from agentspec.integrations.sglang.predictions.option import before_validation, predicted_text, predicted_tokens
+from agentspec.integrations.sglang.predictions.option import (
+    before_validation,
+    predicted_text,
+    predicted_tokens,
+    tokenized,
+)
 
 
 def of_text(text: object) -> dict[str, object]:
@@ -106,6 +111,15 @@ def test_text_that_is_no_unicode_is_refused() -> None:
     found = PreTrainedTokenizerFast(tokenizer_file=str(MODEL / "tokenizer.json"))
     with pytest.raises(ValueError, match="not valid Unicode"):
         validated({"agentspec": {"prediction": "half a pair: \ud800"}}, found)
+
+
+def test_prompts_keep_their_special_tokens_while_a_prediction_is_tokenized() -> None:
+    """SGLang tokenizes prompts in other threads. They would get the state in which a prediction leaves the tokenizer."""
+    shared = PreTrainedTokenizerFast(tokenizer_file=str(MODEL / "tokenizer.json"))
+    special = next(iter(shared.get_added_vocab()))
+    assert len(tokenized(shared, special)) > 1
+    prompt = shared.backend_tokenizer.encode(special, add_special_tokens=False)
+    assert prompt.ids == [shared.get_added_vocab()[special]]
 
 
 def test_counts_depend_on_the_texts_alone() -> None:

@@ -1,12 +1,14 @@
-"""Streamed tool calls and reasoning are the same whatever a step accepted."""
+"""Streamed tool calls, reasoning and texts are the same whatever a step accepted."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
+import urllib.request
 import warnings
 from collections.abc import AsyncIterator
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -104,6 +106,8 @@ ANSWER = "\n".join(
 )
 FUNCTIONS = [tool["function"] for tool in TOOLS]
 MESSAGES = [{"role": "user", "content": "What is the weather, and write the file."}]
+# As the template of the server below writes it.
+PROMPT = f"<|begin|><|user|>{MESSAGES[0]['content']}<|end|><|assistant|>"
 STREAMED = {"model": "m", "messages": MESSAGES, "temperature": 0, "max_tokens": 300, "stream": True}
 
 
@@ -163,6 +167,49 @@ def test_messages_get_text_and_calls_in_the_order_of_the_answer(server: Server) 
 
 
 @pytest.mark.sglang
+def test_required_calls_and_whitespace_between_them_come_in_the_order_of_the_answer(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a call after which a text comes, /v1/messages drops the arguments that come later."""
+    sglang_cpu.activate()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
+        from sglang.srt.entrypoints.openai.serving_chat import OpenAIServingChat
+
+    monkeypatch.setattr(stream_parsers, "_cutter", TextCutter(tokenizer))
+    endpoint: Any = object.__new__(OpenAIServingChat)
+    endpoint.tool_call_parser = None
+    request = ChatCompletionRequest(model="m", messages=MESSAGES, tools=list(TOOLS), tool_choice="required")
+    calls = [json.dumps({"name": name, "parameters": arguments}) for name, arguments in CALLS]
+    tokens = TextCutter(tokenizer).parts("[" + " \n,".join(calls) + " \n]")
+
+    async def sent(width: int) -> list[tuple[str, str]]:
+        """Names, arguments and texts of an answer in steps of so many tokens, joined where the same kind goes on."""
+        found: list[tuple[str, str]] = []
+        parsers: dict[int, Any] = {}
+        for start in range(0, len(tokens), width):
+            async for event in stream_parsers._send_calls(
+                OpenAIServingChat._process_tool_call_stream,
+                *(endpoint, 0, "".join(tokens[start : start + width]), parsers),
+                *({"meta_info": {"id": "x"}}, request, {}, 0),
+                flush=start + width >= len(tokens),
+            ):
+                delta = json.loads(event.removeprefix("data: "))["choices"][0]["delta"]
+                for call in delta.get("tool_calls") or []:
+                    found.append(("name", call["function"]["name"]))
+                    found.append(("arguments", call["function"]["arguments"]))
+                found.append(("text", delta.get("content")))
+        found = [(kind, piece) for kind, piece in found if piece]
+        return [(kind, "".join(piece for _, piece in run)) for kind, run in groupby(found, lambda item: item[0])]
+
+    plain = asyncio.run(sent(1))
+    assert [kind for kind, _ in plain] == ["name", "arguments", "text"] * len(CALLS)
+    for width in (2, 16, len(tokens)):
+        assert asyncio.run(sent(width)) == plain
+
+
+@pytest.mark.sglang
 @pytest.mark.parametrize("is_incremental", [False, True])
 def test_responses_have_text_and_calls_in_the_order_of_the_answer(
     tokenizer: Any, monkeypatch: pytest.MonkeyPatch, is_incremental: bool
@@ -215,3 +262,22 @@ def test_responses_have_text_and_calls_in_the_order_of_the_answer(
             for item in asyncio.run(response(width))["output"]
         ]
         assert sent == SENT
+
+
+@pytest.mark.sglang
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/api/chat", {"messages": MESSAGES}), ("/api/generate", {"prompt": PROMPT})],
+    ids=["chat", "generate"],
+)
+def test_streams_of_ollama_have_the_text_of_the_last_step(server: Server, path: str, body: dict[str, Any]) -> None:
+    """SGLang leaves out the text that comes with the end of an answer: here a whole draft."""
+    options = {"temperature": 0, "num_predict": 300}
+    data = json.dumps({"model": "m", "options": options, "stream": True, **body}).encode()
+    for _ in range(3):
+        request = urllib.request.Request(server.url + path, data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            lines = [json.loads(line) for line in response]
+        assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
+        assert "".join(line.get("response") or line.get("message", {}).get("content", "") for line in lines) == ANSWER
