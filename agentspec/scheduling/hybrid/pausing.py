@@ -83,8 +83,9 @@ class PayoffPause:
     while hardly a step was timed, a single one may promise to save more than a hundred steps spend.
 
     During a pause, the savings are estimated from the model's drafts before the pause. A trial measures how good its
-    drafts are now, since requests that start in the trial have a state of the draft model. The passes run in its steps until
-    there were 128 drafts. It ends after 32 steps in which most rows had a state, or after 512 steps.
+    drafts are now, since requests that start in the trial have a state of the draft model. Once most rows had one, the passes
+    run in its steps until there were 128 drafts: before, they take as long and show little. It ends after 32 steps in which
+    most rows had a state, or after 512 steps.
     """
 
     _FORGETTING = 0.995
@@ -117,7 +118,7 @@ class PayoffPause:
 
     @property
     def wants_drafts(self) -> bool:
-        return self._on_trial and self._drafts < self._TRIAL_DRAFTS
+        return self._on_trial and self._ready > 0 and self._drafts < self._TRIAL_DRAFTS
 
     def observe_step(self, saved: float, drafts: int, seconds: float, *, rows: int, ready: int) -> None:
         if self._untimed:

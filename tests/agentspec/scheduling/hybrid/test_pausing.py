@@ -93,11 +93,13 @@ def test_what_it_may_save_by_now_is_tried_ever_more_seldom(drafts: int, trial: i
 def test_a_trial_is_judged_by_drafts_of_rows_that_have_a_state_of_the_draft_model() -> None:
     rule = _on_trial(pause_rule("payoff"))
     for _ in range(100):
-        assert rule.wants_drafts, "whether or not a plan expects that they pay"
+        assert not rule.wants_drafts, "passes take the whole batch's time, for few rows"
         rule.observe_prompts(0.01)
         rule.observe_step(0.0, 1, 0.001, rows=8, ready=5)
     assert not rule.is_paused, "no step of the trial counted"
-    for _ in range(31):
+    rule.observe_step(0.002, 0, 0.001, rows=8, ready=8)
+    assert rule.wants_drafts, "whether or not a plan expects that they pay"
+    for _ in range(30):
         rule.observe_step(0.002, 16, 0.001, rows=8, ready=8)
     assert not rule.wants_drafts and not rule.is_paused
     rule.observe_step(0.002, 16, 0.001, rows=8, ready=8)
