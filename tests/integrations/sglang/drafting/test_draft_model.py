@@ -64,7 +64,7 @@ def drafted(rows: int) -> dict[str, Any]:
     }
 
 
-def launched(drafts_here: bool) -> dict[str, Any]:
+def launched(drafts_here: bool, is_timed: bool = True) -> dict[str, Any]:
     """Launches the passes of a step whose time is reported after those of another step."""
     from agentspec.integrations.sglang.workers.hybrid import _Hybrid, _Step
 
@@ -74,6 +74,7 @@ def launched(drafts_here: bool) -> dict[str, Any]:
     drafter = SimpleNamespace(
         stop=SimpleNamespace(),
         num_passes=5,
+        is_timed=is_timed,
         passes=lambda batch: SimpleNamespace(start_copy=lambda: copies.append(1)),
     )
     # A rank that drafts knows the context of a step that waits; others know that of the step before.
@@ -103,8 +104,12 @@ def test_many_rows_have_shorter_chains_and_the_positions_that_sglang_expects() -
     told = output_of(sys.executable, "-P", __file__, env={**os.environ, **sglang_cpu.environment()})
     of_passes, of_launches, has_threads = map(json.loads, told.splitlines()[-3:])
     assert has_threads is True, "the number of threads follows the work of SGLang's own forwards"
-    # Only the rank that drafts reads the trees. The time is that of these passes.
-    assert of_launches == [{"copies": 1, "told": [[2, 5, 500, 0.25]]}, {"copies": 0, "told": [[2, 5, 700, 0.25]]}]
+    # Only the rank that drafts reads the trees. The time is that of these passes, if they are timed.
+    assert of_launches == [
+        {"copies": 1, "told": [[2, 5, 500, 0.25]]},
+        {"copies": 0, "told": [[2, 5, 700, 0.25]]},
+        {"copies": 1, "told": []},
+    ]
     for rows, found in of_passes.items():
         b, passes = int(rows), PASSES[int(rows)]
         assert found["chosen"] == [list(range(passes))] * b and found["shape"] == [b, passes], rows
@@ -118,7 +123,7 @@ def test_many_rows_have_shorter_chains_and_the_positions_that_sglang_expects() -
 
 if __name__ == "__main__":
     print(json.dumps({rows: drafted(rows) for rows in PASSES}))
-    print(json.dumps([launched(drafts_here) for drafts_here in (True, False)]))
+    print(json.dumps([launched(True), launched(False), launched(True, is_timed=False)]))
     from sglang.srt.model_executor.model_runner import ModelRunner
 
     print(json.dumps(ModelRunner.forward._agentspec_cpu))
