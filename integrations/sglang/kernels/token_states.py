@@ -15,7 +15,6 @@ from typing import Any
 from agentspec.integrations.sglang import compat
 
 _UPDATE = "sglang.kernels.ops.mamba.triton_ops.ssu_dispatch.selective_state_update"
-
 _COMMIT = "commit_mamba_states_after_verify"
 
 
@@ -25,8 +24,8 @@ def keep_states_of_each_row() -> None:
 
 
 def commit_no_states() -> None:
-    """For a target without such layers: after each verification, SGLang would look for them in the model's configuration, which
-    takes the host 0.07 ms."""
+    """Makes the steps of this process commit no states. To be called for a target without such layers: after each verification,
+    SGLang would look for them in the model's configuration, which takes the host 0.07 ms."""
     for worker in ("eagle_worker_common", "ngram_worker"):
         module = importlib.import_module(f"sglang.srt.speculative.{worker}")
         assert hasattr(module, _COMMIT)
