@@ -156,13 +156,16 @@ class Sharing(Publisher):
         self._keeper.run(thoroughly=True)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Tries for `timeout` seconds to deliver waiting outputs, then ends the threads."""
+        """Tries for `timeout` seconds to deliver waiting outputs, then ends the threads, for which it waits as long again at
+        most: SGLang kills a scheduler that takes longer than 15 seconds to end."""
         self.flush(timeout)
         self._stopping.set()
         self._outbox.close()
+        deadline = time.monotonic() + timeout
         for thread in self._threads:
             if thread.is_alive():
-                thread.join(timeout)
+                thread.join(max(deadline - time.monotonic(), 0.0))
+        self._warn_of_lost(self._store.url)
 
     def on_health(self, listener: Callable[[dict[str, Any]], None]) -> None:
         """Calls `listener` with health() every few seconds, on a thread of this object."""

@@ -197,6 +197,27 @@ def test_nothing_waits_for_a_store_that_hangs(store: Store) -> None:
         assert num_entries(store) == 6
 
 
+def test_a_server_that_ends_while_the_store_hangs_ends_soon_and_says_what_is_lost(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    hanging = Hanging(store)
+    one = Replica(hanging)
+    assert one.sharing.start()
+    hanging.answers.clear()
+    for number in range(3):
+        one.finish(f"r{number}", [number, 50, 60], is_delivered=False)
+    # As if all three threads hung, and more.
+    others = [threading.Thread(target=hanging.answers.wait, daemon=True) for _ in range(10)]
+    for thread in others:
+        thread.start()
+    one.sharing._threads[:0] = others
+    began = time.monotonic()
+    one.sharing.close(0.5)
+    assert time.monotonic() - began < 4.0
+    assert f"the store {store.url} did not take 3 finished outputs before the server ended" in caplog.text
+    hanging.answers.set()
+
+
 def test_a_deleted_request_is_forgotten_everywhere(store: Store) -> None:
     with Replica(store) as one, Replica(store) as other:
         one.finish("r1", [5, 6, 7])
