@@ -200,6 +200,7 @@ class Keeper:
                 self._codec,
                 name,
                 lambda unsealed: self._covered(name, unsealed),
+                now=self.clock.now(),
                 anew=anew,
             )
         except _LeftOutError:
