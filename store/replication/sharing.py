@@ -112,10 +112,7 @@ class Sharing(Publisher):
             health=self._health,
             on_failure=self._failed,
         )
-        self._retries = {
-            name: Retry(self._stopping, lambda name=name: self._breaker_opened(name))  # type: ignore[misc]
-            for name in ("writer", "follower")
-        }
+        self._retries = {name: Retry(self._stopping, self._breaker_opened) for name in ("writer", "follower")}
         loops = {"writer": self._write, "follower": self._follow, "keeper": self._keep}
         self._threads = [
             threading.Thread(target=loop, name=f"agentspec-store-{name}", daemon=True) for name, loop in loops.items()
@@ -433,11 +430,11 @@ class Sharing(Publisher):
         if not isinstance(error, AgentspecError):
             logger.error("agentspec: %s failed", what, exc_info=error)
 
-    def _breaker_opened(self, name: str) -> None:
+    def _breaker_opened(self) -> None:
         logger.warning(
             "agentspec: the store %s keeps failing (%s); decoding goes on, finished outputs wait, the oldest are "
             "dropped beyond %d tokens",
             self._store.url,
-            name,
+            self._health.snapshot()["last_error"]["message"],
             self.config.queue_tokens,
         )
