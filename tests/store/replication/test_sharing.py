@@ -273,6 +273,37 @@ def test_a_deleted_tenant_is_forgotten_everywhere_and_may_go_on(store: Store) ->
         assert restarted.num_outputs() == 2
 
 
+def test_what_was_deleted_may_be_imported_again(store: Store) -> None:
+    def append(time: float) -> None:
+        store.append([(A, CODEC.encode(A, OutputRecord(7, "r", time, 1, np.array([5, 6, 7], np.int32))))])
+
+    now = time.time()
+    with Replica(store) as one:
+        append(now - 60.0)
+        until(lambda: one.drafts([5]) == [6, 7])
+        delete_namespaces(store, CODEC, [A], now)
+        until(lambda: one.num_outputs() == 0)
+        append(now + 1.0)
+        until(lambda: one.drafts([5]) == [6, 7])
+    with Replica(store) as again:
+        assert again.drafts([5]) == [6, 7]
+
+
+def test_what_expired_may_be_imported_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def append(time: float) -> None:
+        store.append([(A, CODEC.encode(A, OutputRecord(7, "r", time, 1, np.array([5, 6, 7], np.int32))))])
+
+    now, system_time = time.time(), time.time
+    with Replica(store, ttl_seconds=1000.0) as one:
+        append(now - 970.0)
+        until(lambda: one.drafts([5]) == [6, 7])
+        monkeypatch.setattr(time, "time", lambda: system_time() + 50.0)
+        one.sharing.keep_now()
+        assert one.drafts([5]) == []
+        append(now)
+        until(lambda: one.drafts([5]) == [6, 7])
+
+
 def test_a_late_delivery_does_not_bring_back_what_was_deleted(store: Store) -> None:
     with Replica(store) as one:
         store.append([(CONTROL, CODEC.encode(CONTROL, Deletion(A, None, time.time())))])
