@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import lzma
 import sys
 import time
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from agentspec.analysis.replay import load_tokenizer
@@ -143,7 +145,10 @@ def _read(files: list[Path], log_files: LogFiles, importing: _Importing, chosen:
                 with path.open("rb") as file:
                     for output in log_files.read(file, path):
                         namespace = chosen or (output.namespace if is_namespace(output.namespace) else None) or default
-                        importing.add(namespace, output.record)
+                        record = output.record
+                        if namespace != output.namespace:
+                            record = replace(record, output_id=_id_in(namespace, record.output_id))
+                        importing.add(namespace, record)
                         progress.update(done + file.tell(), f"bytes, {log_files.reading.outputs} outputs")
                     done += file.tell()
             except RecordError as error:
@@ -152,6 +157,13 @@ def _read(files: list[Path], log_files: LogFiles, importing: _Importing, chosen:
                 raise ConfigError(f"{path} cannot be read: {error}; what came before is in the store") from error
             finally:
                 importing.flush()
+
+
+def _id_in(namespace: str, output_id: int) -> int:
+    """The id of an output whose text may be imported into other namespaces too. Readers know an output by its id alone, so
+    they would take only the first."""
+    digest = hashlib.sha256(f"{namespace}:{output_id}".encode()).digest()
+    return output_id >> 32 << 32 | int.from_bytes(digest[:4], "little")
 
 
 def _show_bad(log_files: LogFiles) -> None:

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Container
+from collections.abc import Callable, Container, Sized
 
 from agentspec.errors import RecordError, StoreError, StoreUnavailableError
 from agentspec.store.base import NamespaceInfo, Store
@@ -50,7 +50,9 @@ class Keeper:
         *,
         owner: str,
         stopping: threading.Event,
+        expire: Callable[[str, int], Sized],
     ) -> None:
+        """`expire`: deletes a namespace's outputs from before a time from the engine, and returns what it has deleted."""
         self.clock = SteadyClock()
         """The clock that times outputs and decides when they expire."""
         self._engine = engine
@@ -61,6 +63,7 @@ class Keeper:
         self._health = health
         self._owner = owner
         self._stopping = stopping
+        self._expire_outputs = expire
         self._running = threading.Lock()
         self._random = random.Random()
         self._held_lease = False
@@ -153,7 +156,7 @@ class Keeper:
         self._next_expiry = now + min(max(self._config.ttl_seconds / 20, 1.0), 3600.0)
         before = self.expired_before()
         for space in self._engine.namespaces():
-            if self._engine.expire(space.name, before):
+            if self._expire_outputs(space.name, before):
                 self.rewrite(space.name)
 
     def _advance_all(self) -> None:
@@ -200,6 +203,7 @@ class Keeper:
                 self._codec,
                 name,
                 lambda unsealed: self._covered(name, unsealed),
+                now=self.clock.now(),
                 anew=anew,
             )
         except _LeftOutError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -9,6 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from agentspec.store.clock import SteadyClock
+
+logger = logging.getLogger("agentspec")
 
 # Outputs gather for this long before they are taken. A transaction costs the writer half a millisecond of Python however
 # many outputs it holds, and meanwhile the step's thread waits for the GIL. put() notifies nobody, because that would
@@ -92,6 +95,15 @@ class Publisher:
     def _delivers(self) -> bool:
         """Whether anything still takes outputs out of the queue."""
         raise NotImplementedError
+
+    def _warn_of_lost(self, url: str) -> None:
+        """Logs the number of outputs that are still waiting when nothing delivers them any more."""
+        if num_lost := len(self._outbox):
+            logger.warning(
+                "agentspec: the store %s did not take %d finished outputs before the server ended; they are lost",
+                url,
+                num_lost,
+            )
 
 
 class Outbox:

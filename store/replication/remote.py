@@ -114,6 +114,7 @@ class SharingProcess(Publisher):
         for thread in (self._engine_thread, self._outbox_thread):
             if thread is not None and thread.is_alive():
                 thread.join(timeout)
+        self._warn_of_lost(redact(self._setup.url))
 
     def on_health(self, listener: Callable[[dict[str, Any]], None]) -> None:
         """As Sharing.on_health()."""

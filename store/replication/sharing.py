@@ -99,7 +99,15 @@ class Sharing(Publisher):
         self._is_resumed = False
         self._listener: Callable[[dict[str, Any]], None] | None = None
         self._keeper = Keeper(
-            engine, store, codec, config, self._coverage, self._health, owner=uuid.uuid4().hex, stopping=self._stopping
+            engine,
+            store,
+            codec,
+            config,
+            self._coverage,
+            self._health,
+            owner=uuid.uuid4().hex,
+            stopping=self._stopping,
+            expire=self._expire,
         )
         super().__init__(Outbox(config.queue_tokens) if outbox is None else outbox, self._keeper.clock)
         self._writer = Writer(
@@ -112,10 +120,7 @@ class Sharing(Publisher):
             health=self._health,
             on_failure=self._failed,
         )
-        self._retries = {
-            name: Retry(self._stopping, lambda name=name: self._breaker_opened(name))  # type: ignore[misc]
-            for name in ("writer", "follower")
-        }
+        self._retries = {name: Retry(self._stopping, self._breaker_opened) for name in ("writer", "follower")}
         loops = {"writer": self._write, "follower": self._follow, "keeper": self._keep}
         self._threads = [
             threading.Thread(target=loop, name=f"agentspec-store-{name}", daemon=True) for name, loop in loops.items()
@@ -156,13 +161,16 @@ class Sharing(Publisher):
         self._keeper.run(thoroughly=True)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Tries for `timeout` seconds to deliver waiting outputs, then ends the threads."""
+        """Tries for `timeout` seconds to deliver waiting outputs, then ends the threads, for which it waits as long again at
+        most: SGLang kills a scheduler that takes longer than 15 seconds to end."""
         self.flush(timeout)
         self._stopping.set()
         self._outbox.close()
+        deadline = time.monotonic() + timeout
         for thread in self._threads:
             if thread.is_alive():
-                thread.join(timeout)
+                thread.join(max(deadline - time.monotonic(), 0.0))
+        self._warn_of_lost(self._store.url)
 
     def on_health(self, listener: Callable[[dict[str, Any]], None]) -> None:
         """Calls `listener` with health() every few seconds, on a thread of this object."""
@@ -299,18 +307,18 @@ class Sharing(Publisher):
                 self._leave_to_readers(namespace, error)
                 loaded = Loaded(self._tail(namespace, room))
                 break
-        ids = loaded.output_ids.tolist()
         self._loaded[namespace] = loaded.position
-        self._known[namespace] = frozenset(ids)
-        # An append that is tried again while this starts may come after all others.
-        self._seen.update(ids)
         self._coverage.start(namespace, loaded.position)
-        self._health.add("loaded_outputs", len(ids))
+        self._health.add("loaded_outputs", len(loaded.output_ids))
         if not loaded.is_most:
             self._keeper.leave_out(namespace)
         until = self._tombstones.of_namespaces().get(namespace, 0.0)
         expired = self._keeper.expired_before()
-        self._engine.expire(namespace, max(int(until) + 1 if until else 0, expired))
+        num_expired = self._engine.expire(namespace, max(int(until) + 1 if until else 0, expired))
+        held = self._held_ids(namespace) if num_expired else frozenset(loaded.output_ids.tolist())
+        self._known[namespace] = held
+        # An append that is tried again while this starts may come after all others.
+        self._seen.update([each for each in loaded.output_ids.tolist() if each in held])
         hashes = frozenset((loaded.output_ids >> 32).tolist())
         for of, request_id in self._tombstones.of_requests():
             if of in (namespace, ANY_NAMESPACE) and request_hash(request_id) in hashes:
@@ -373,7 +381,8 @@ class Sharing(Publisher):
     def _delete(self, deletion: Deletion) -> None:
         self._tombstones.add(deletion)
         if deletion.request_id is None:
-            self._engine.expire(deletion.namespace, int(deletion.time) + 1)
+            gone = self._expire(deletion.namespace, int(deletion.time) + 1)
+            self._known[deletion.namespace] = self._known.get(deletion.namespace, frozenset()) - gone
             self._keeper.rewrite(deletion.namespace)
         else:
             everywhere = deletion.namespace == ANY_NAMESPACE
@@ -399,10 +408,22 @@ class Sharing(Publisher):
 
     def _note_known(self) -> None:
         for name in self._engine_namespaces():
-            snapshot = self._engine.snapshot(name)
-            ids = [snapshot.unsealed, *(segment.output_ids for segment in snapshot.segments)]
-            self._known[name] = frozenset(np.concatenate(ids).tolist())
+            self._known[name] = self._held_ids(name)
             self._keeper.rewrite(name)
+
+    def _expire(self, namespace: str, before: int) -> frozenset[int]:
+        """Deletes what the engine has of a namespace from before a time, in seconds since 1970; returns the ids. An import may
+        bring the outputs again, so they no longer count as seen."""
+        held = self._held_ids(namespace)
+        gone = held - self._held_ids(namespace) if self._engine.expire(namespace, before) else frozenset()
+        self._seen.discard(gone)
+        return gone
+
+    def _held_ids(self, namespace: str) -> frozenset[int]:
+        """The ids of the engine's outputs."""
+        snapshot = self._engine.snapshot(namespace)
+        ids = [snapshot.unsealed, *(segment.output_ids for segment in snapshot.segments)]
+        return frozenset(np.concatenate(ids).tolist())
 
     def _engine_namespaces(self) -> list[str]:
         return [space.name for space in self._engine.namespaces()]
@@ -430,11 +451,11 @@ class Sharing(Publisher):
         if not isinstance(error, AgentspecError):
             logger.error("agentspec: %s failed", what, exc_info=error)
 
-    def _breaker_opened(self, name: str) -> None:
+    def _breaker_opened(self) -> None:
         logger.warning(
             "agentspec: the store %s keeps failing (%s); decoding goes on, finished outputs wait, the oldest are "
             "dropped beyond %d tokens",
             self._store.url,
-            name,
+            self._health.snapshot()["last_error"]["message"],
             self.config.queue_tokens,
         )

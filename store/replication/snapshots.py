@@ -3,7 +3,6 @@ them it loads."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
@@ -104,10 +103,12 @@ def write_snapshot(
     namespace: str,
     covered: Callable[[Container[int]], str],
     *,
+    now: float,
     anew: bool = False,
 ) -> int | None:
     """Updates a namespace's snapshot to the segments that the engine has sealed. Writes only missing segments.
     `covered`: returns the position up to which the log is covered, given the ids of outputs outside sealed segments.
+    `now`: the time that the manifest gets, by which the snapshot expires.
     `anew`: write the manifest even if its segments are the same, because its position may be of an earlier log. Returns
     bytes of the segments written; 0 if there was nothing new; None if nothing was written because the engine rewrites a
     segment, whose outputs the snapshot would lack although it covers them. Raises RecordError if the snapshot that is
@@ -135,7 +136,7 @@ def write_snapshot(
             SegmentRef(segment.name, segment.blob.nbytes, len(segment.output_ids), segment.num_tokens)
             for segment in snapshot.segments
         ),
-        time=time.time(),
+        time=now,
     )
     store.write_manifest(namespace, codec.encode_manifest(namespace, manifest), wanted)
     return num_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from agentspec.store.records import ANY_NAMESPACE, Deletion
 
@@ -76,6 +77,12 @@ class SeenIds:
         """Adds an id; returns False if it was present already."""
         with self._lock:
             return self._add(output_id)
+
+    def discard(self, output_ids: AbstractSet[int]) -> None:
+        """Forgets ids."""
+        with self._lock:
+            self._latest -= output_ids
+            self._before -= output_ids
 
     def _add(self, output_id: int) -> bool:
         if output_id in self._latest or output_id in self._before:

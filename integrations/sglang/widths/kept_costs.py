@@ -46,7 +46,8 @@ class KeptCosts:
             key: The server's, whatever its graphs are.
             settings: All else that step times depend on.
         """
-        named = {"model": key.model, "device": key.device, "engine": key.engine, **settings}
+        # The key's device is one kind of GPU, and SGLang's argument of that name says "cuda" of them all.
+        named = {**settings, "model": key.model, "device": key.device, "engine": key.engine}
         digest = hashlib.sha256(json.dumps(named, sort_keys=True, default=str).encode()).hexdigest()[:16]
         self.path = folder / f"step-times-{digest}.json"
         self._key = key

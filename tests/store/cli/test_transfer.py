@@ -13,6 +13,7 @@ from store_case import StoreCase
 from store_command import ACME, OTHER, StoreCommand, output
 
 from agentspec.cli import main
+from agentspec.engine import request_hash
 from agentspec.fingerprint import fingerprint
 from agentspec.store import Scope
 from agentspec.store.namespaces import namespace_id
@@ -60,6 +61,19 @@ def test_chats_and_traces_are_imported_once(text_command: StoreCommand, tmp_path
     again = text_command.json(*words)
     assert (again["outputs"], again["there_already"]) == (0, 4)
     assert len(text_command.outputs(ACME)) == 3
+
+
+def test_one_log_may_be_imported_for_several_tenants(command: StoreCommand, tmp_path: Path) -> None:
+    command.put(ACME, output("a"))
+    out = str(tmp_path / "out.jsonl")
+    command.json("export", "--out", out)
+    words = ["import", out, "--namespace", OTHER]
+    assert command.json(*words)["outputs"] == 1
+    # Replicas know an output by its id alone, so they would not learn the second one.
+    (here,), (there,) = command.outputs(ACME), command.outputs(OTHER)
+    assert here.output_id != there.output_id
+    assert here.output_id >> 32 == there.output_id >> 32 == request_hash("a")
+    assert command.json(*words)["there_already"] == 1
 
 
 def test_what_was_exported_is_imported_as_it_was(command: StoreCommand, tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from fault_case import FaultCase
-from replicas import SCOPE, A, until
+from replicas import SCOPE, A, Replica, until
 
 from agentspec.evals.micro.store.redis_server import RedisServer
 from agentspec.store import CONTROL, Store, clock, open_store
@@ -62,6 +63,16 @@ def test_a_replica_s_clock_that_jumps_and_comes_back(url: str, system_clock: Clo
         for replica in (case.one, case.other):
             replica.sharing.keep_now()
         case.recovers()
+
+
+def test_a_snapshot_that_is_written_while_the_clock_is_behind_stays(tmp_path: Path, system_clock: Clock) -> None:
+    with closing(open_store(f"sqlite:///{tmp_path}/store.sqlite3", SCOPE)) as store, Replica(store) as one:
+        one.finish("r", [1, 2, 3] * 5000)
+        system_clock.ahead = -400 * DAY
+        one.write_snapshots()
+        data = store.manifest(A)
+        assert data is not None
+        assert CODEC.decode_manifest(A, data).segments
 
 
 def test_a_clock_that_was_wrong_and_was_set_right_is_believed_in_time(

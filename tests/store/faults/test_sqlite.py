@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sqlite3
 import subprocess
 import sys
@@ -91,11 +92,13 @@ def test_writers_killed_at_any_moment(path: Path) -> None:
         store.close()
 
 
-def test_locked_by_another_process(path: Path) -> None:
+def test_locked_by_another_process(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with FaultCase(opens(path)) as case:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
         case.fails()
+        # The server's log names the reason.
+        case.until(lambda: re.search(r"keeps failing \(.* is locked by another process", caplog.text))
         other.execute("COMMIT")
         other.close()
         case.recovers()

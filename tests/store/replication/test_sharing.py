@@ -197,6 +197,27 @@ def test_nothing_waits_for_a_store_that_hangs(store: Store) -> None:
         assert num_entries(store) == 6
 
 
+def test_a_server_that_ends_while_the_store_hangs_ends_soon_and_says_what_is_lost(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    hanging = Hanging(store)
+    one = Replica(hanging)
+    assert one.sharing.start()
+    hanging.answers.clear()
+    for number in range(3):
+        one.finish(f"r{number}", [number, 50, 60], is_delivered=False)
+    # As if all three threads hung, and more.
+    others = [threading.Thread(target=hanging.answers.wait, daemon=True) for _ in range(10)]
+    for thread in others:
+        thread.start()
+    one.sharing._threads[:0] = others
+    began = time.monotonic()
+    one.sharing.close(0.5)
+    assert time.monotonic() - began < 4.0
+    assert f"the store {store.url} did not take 3 finished outputs before the server ended" in caplog.text
+    hanging.answers.set()
+
+
 def test_a_deleted_request_is_forgotten_everywhere(store: Store) -> None:
     with Replica(store) as one, Replica(store) as other:
         one.finish("r1", [5, 6, 7])
@@ -250,6 +271,37 @@ def test_a_deleted_tenant_is_forgotten_everywhere_and_may_go_on(store: Store) ->
         until(lambda: other.drafts([5]) == [6, 7])
     with Replica(store) as restarted:
         assert restarted.num_outputs() == 2
+
+
+def test_what_was_deleted_may_be_imported_again(store: Store) -> None:
+    def append(time: float) -> None:
+        store.append([(A, CODEC.encode(A, OutputRecord(7, "r", time, 1, np.array([5, 6, 7], np.int32))))])
+
+    now = time.time()
+    with Replica(store) as one:
+        append(now - 60.0)
+        until(lambda: one.drafts([5]) == [6, 7])
+        delete_namespaces(store, CODEC, [A], now)
+        until(lambda: one.num_outputs() == 0)
+        append(now + 1.0)
+        until(lambda: one.drafts([5]) == [6, 7])
+    with Replica(store) as again:
+        assert again.drafts([5]) == [6, 7]
+
+
+def test_what_expired_may_be_imported_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def append(time: float) -> None:
+        store.append([(A, CODEC.encode(A, OutputRecord(7, "r", time, 1, np.array([5, 6, 7], np.int32))))])
+
+    now, system_time = time.time(), time.time
+    with Replica(store, ttl_seconds=1000.0) as one:
+        append(now - 970.0)
+        until(lambda: one.drafts([5]) == [6, 7])
+        monkeypatch.setattr(time, "time", lambda: system_time() + 50.0)
+        one.sharing.keep_now()
+        assert one.drafts([5]) == []
+        append(now)
+        until(lambda: one.drafts([5]) == [6, 7])
 
 
 def test_a_late_delivery_does_not_bring_back_what_was_deleted(store: Store) -> None:

@@ -32,6 +32,17 @@ def test_other_servers_load_nothing(tmp_path: Path) -> None:
     assert KeptCosts(tmp_path, dataclasses.replace(KEY, graphs="captured"), {"tp_size": 1}).load() == profile()
 
 
+def test_two_kinds_of_gpu_keep_two_files(tmp_path: Path) -> None:
+    settings = Settings(store=f"sqlite:///{tmp_path}/s.sqlite3")
+    args = SimpleNamespace(model_path="m", device="cuda")
+    kept = [
+        KeptCosts.of(settings, args, dataclasses.replace(KEY, device=gpu))  # type: ignore[arg-type]
+        for gpu in ("NVIDIA H200", "NVIDIA L4")
+    ]
+    assert kept[0] is not None and kept[1] is not None
+    assert kept[0].path != kept[1].path
+
+
 def test_a_file_of_something_else_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     kept = KeptCosts(tmp_path, KEY, {})
     for content in (b"", b"\xff", b"{}"):
