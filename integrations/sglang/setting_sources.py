@@ -52,8 +52,11 @@ _DESTINATION = "agentspec_"
 _YAML = (".yaml", ".yml")
 
 
-class _NoFlag(argparse.Action):
-    """Refuses a flag that does not exist, for a setting without one, and names the remedy."""
+class _NoFlag(argparse._StoreAction):
+    """Refuses a flag that does not exist, for a setting without one, and names the remedy.
+
+    SGLang's own --config FILE passes on only keys whose flags store a value, and refuses others without a remedy.
+    """
 
     def __call__(
         self,

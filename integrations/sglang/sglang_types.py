@@ -5,7 +5,7 @@ Each protocol has the name of SGLang's class, or of what it stands for, and only
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -38,6 +38,12 @@ class ServerArgs(Protocol):
     def use_mla_backend(self) -> bool: ...
 
 
+class FinishReason(Protocol):
+    """Why a request ended."""
+
+    def to_json(self) -> Mapping[str, Any]: ...
+
+
 class Req(Protocol):
     """A request in a scheduler process."""
 
@@ -46,6 +52,7 @@ class Req(Protocol):
     output_ids: Sequence[int]
     sampling_params: object
     to_finish: object
+    finished_reason: FinishReason | None
 
     def finished(self) -> bool: ...
 
@@ -54,7 +61,6 @@ class EndingReq(Req, Protocol):
     """A request with the attributes that say where its answer ends."""
 
     grammar: object
-    finished_reason: object
     finished_len: int | None
     reasoning_tokens: int
 

@@ -20,6 +20,7 @@ class FakeRequest:
     finished_len: int | None = None
     is_finished: bool = False
     to_finish: object = None
+    finished_reason: SimpleNamespace | None = None
     origin_input_ids_unpadded: Sequence[int] | None = None
     retraction_count: int = 0
 

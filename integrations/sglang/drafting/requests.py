@@ -7,6 +7,7 @@
     the decode batch changes                 rows: the engine looks up its requests, once for all steps of the batch
     it finishes in decode                    finish: it is closed, and its trimmed output joins the global index
     it finishes at prefill                   reap: closes it, because the request says that it is finished
+    it is refused                            nothing: it is never opened
     it has its min_new_tokens                release: it is opened again, and may have drafts from now on
     it is aborted, or a full queue drops it  abort, drop: mark it; reap closes it once no decode batch holds it
     it is dropped for lack of memory         reap: closes it, because the request has a reason to finish
@@ -113,7 +114,9 @@ class RequestBook:
             self._end(request.rid, entry)
             entry = None
         if entry is None:
-            self._open(request)
+            # SGLang runs a request that it has refused once more, with another text in place of its prompt.
+            if not request.to_finish:
+                self._open(request)
         elif length is not None and (self._is_stale(entry, length) or self._lost_its_drafts(entry)):
             self._open_again(entry)
 
@@ -269,7 +272,8 @@ class RequestBook:
 
     def _end(self, rid: str, entry: _Entry) -> None:
         """Closes the request. The engine learns from its output unless it was aborted or never finished."""
-        keep = entry.handling.keep and entry.request.finished() and not entry.aborted
+        request = entry.request
+        keep = entry.handling.keep and request.finished() and not entry.aborted and not _was_aborted(request)
         if keep:
             # The last accepted tokens were never drafted from, so the engine may lack them.
             self._grow(entry)
@@ -331,6 +335,13 @@ class RequestBook:
         self._waiting.discard(rid)
         if self._engine.is_open(rid):
             self._close_in_engine(entry, keep=False)
+
+
+def _was_aborted(request: Req) -> bool:
+    """Whether a finished request has no whole answer, because SGLang gave it up. No order to abort need have come: a turn of
+    a session that another one replaces ends so, and so does an answer that its grammar forbids."""
+    reason = request.finished_reason
+    return reason is not None and reason.to_json()["type"] == "abort"
 
 
 def _prompt(request: Req) -> Sequence[int]:

@@ -313,6 +313,13 @@ def test_variables_for_measurements_are_no_keys_of_the_file(tmp_path: Path) -> N
             from_file(json.dumps({name: value}), tmp_path)
 
 
+def test_sglang_s_file_of_arguments_passes_on_every_flag_and_what_is_none() -> None:
+    """Its parser of --config FILE refuses the keys of flags that do not store a value, and names no remedy."""
+    parser = argparse.ArgumentParser(add_help=False)
+    setting_sources.add_flags(parser)
+    assert [action.dest for action in parser._actions if not isinstance(action, argparse._StoreAction)] == []
+
+
 def test_there_are_at_most_30_settings_and_12_flags() -> None:
     assert len(FIELDS) <= 30
     parser = argparse.ArgumentParser(prog="x")

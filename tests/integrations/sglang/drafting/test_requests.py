@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -279,7 +280,7 @@ def test_a_kept_output_is_handed_over_once_with_what_belongs_to_the_answer(book:
     assert book.engine.delete_output(kept.output_id)
 
 
-@pytest.mark.parametrize("ending", ["no_store", "aborted", "empty"])
+@pytest.mark.parametrize("ending", ["no_store", "aborted", "given up", "empty"])
 def test_what_is_not_kept_is_not_handed_over(book: Book, ending: str) -> None:
     req = FakeRequest("r", [1, 2, 3])
     if ending == "no_store":
@@ -288,10 +289,23 @@ def test_what_is_not_kept_is_not_handed_over(book: Book, ending: str) -> None:
     if ending == "aborted":
         book.book.abort("r", everything=False)
     req.generate(*([] if ending == "empty" else [4, 5, 6]), finish=True)
+    if ending == "given up":
+        # SGLang ends a turn of a session so that another turn replaces, without an order to abort.
+        req.finished_reason = SimpleNamespace(to_json=lambda: {"type": "abort"})
     book.book.finish("r")
     assert book.kept == []
     assert len(book.book) == 0
     assert book.drafts_after([1, 2, 3]) == []
+
+
+def test_a_request_that_sglang_refuses_is_not_opened(book: Book) -> None:
+    """As one whose grammar cannot be compiled: SGLang runs it once more with the prompt [0], and its own stays beside it."""
+    req = FakeRequest("r", [0], origin_input_ids_unpadded=[1, 2, 3], to_finish="invalid grammar")
+    book.book.admit(req, 1)
+    book.book.rows([req])
+    req.generate(4, finish=True)
+    book.book.reap(())
+    assert (book.opened, book.kept, len(book.book)) == ([], [], 0)
 
 
 def test_a_request_may_ask_for_no_drafts(book: Book) -> None:
