@@ -4,6 +4,7 @@ The supported releases are 0.5.17 and 0.5.23. They differ in:
 
 * the settings of the running process: `server_args` itself, or the namespaces of `runtime_context`;
 * where `/server_info` is filled: `Scheduler.get_internal_state`, or `InternalStateComponent._add_speculative`;
+* where the verification of sampled answers finds its kernels;
 * what ends an answer that reaches max_tokens and a stop in the same step: max_tokens, or the stop.
 
 How the record of server arguments is read is in arguments.py.
@@ -459,6 +460,19 @@ def leave_lengths_to_worker(model_runner: ModelRunner) -> bool:
         if hasattr(module, name):
             setattr(module, name, lambda *unused: False)
     return True
+
+
+def renorm_kernels() -> tuple[Any, str, str]:
+    """Where SGLang's verification finds the kernels of top_k and top_p: the module, and their names in it."""
+    verification: Any = importlib.import_module("sglang.srt.speculative.eagle_utils")
+    own, of_flashinfer = ("top_k_renorm_prob", "top_p_renorm_prob"), ("top_k_renorm_probs", "top_p_renorm_probs")
+    if hasattr(verification, own[0]):
+        return verification, *own
+    # Older releases import them each time, and some of those import FlashInfer's on a GPU.
+    names = inspect.unwrap(verification.eagle_sample).__code__.co_names
+    if verification._is_cuda and of_flashinfer[0] in names:
+        return importlib.import_module("flashinfer.sampling"), *of_flashinfer
+    return importlib.import_module("sgl_kernel"), *own
 
 
 @functools.cache
