@@ -13,6 +13,7 @@ How the record of server arguments is read is in arguments.py.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -204,23 +205,29 @@ def padding_skipped(model_runner: ModelRunner) -> int:
 @contextlib.contextmanager
 def configured(record: ServerArgs | None = None, **values: object) -> Iterator[None]:
     """Gives SGLang's configuration of speculation these values while attention backends and graphs are made. `record`:
-    the server arguments that a model runner keeps. The older release reads some of the values from it, and its method
-    `override` is the only way to change them."""
+    the server arguments that a model runner keeps. Older releases read some of the values from it."""
     context = importlib.import_module("sglang.srt.runtime_context")
     spec = context.get_spec()
     kept = {name: getattr(spec, name) for name in values}
-    override_record = getattr(record, "override", None)
-
-    def publish(source: str, of: dict[str, object]) -> None:
-        context.get_context().override(source, **of)
-        if override_record is not None:
-            override_record(source, **of)
-
-    publish("agentspec.capture", values)
+    recorded = {name: getattr(record, name, None) for name in values}
+    context.get_context().override("agentspec.capture", **values)
+    _override_record(record, "agentspec.capture", values)
     try:
         yield
     finally:
-        publish("agentspec.captured", kept)
+        context.get_context().override("agentspec.captured", **kept)
+        _override_record(record, "agentspec.captured", recorded)
+
+
+def _override_record(record: Any, source: str, values: dict[str, object]) -> None:
+    """Sets fields of a published record. The oldest release has a method for that, and the next one only a guard against
+    it. Where the record is no dataclass, nothing reads these fields."""
+    override = getattr(record, "override", None)
+    if override is not None:
+        override(source, **values)
+    elif dataclasses.is_dataclass(record):
+        for name, value in values.items():
+            object.__setattr__(record, name, value)
 
 
 def capture_verify_graphs(
