@@ -1,6 +1,6 @@
 """Everything of a running SGLang that differs between supported releases. It is found by probing, never by version.
 
-The supported releases are 0.5.17 and 0.5.23. They differ in:
+The supported releases are 0.5.17 to 0.5.23. They differ in:
 
 * the settings of the running process: `server_args` itself, or the namespaces of `runtime_context`;
 * where `/server_info` is filled: `Scheduler.get_internal_state`, or `InternalStateComponent._add_speculative`;
