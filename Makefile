@@ -22,6 +22,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .DEFAULT_GOAL := demo
 include .ci/environments.mk
 
+# More releases whose sources the contract tests read; users run them in SGLang's images.
+NEEDS_other_release += $(addprefix $(CACHE)/sglang-,0.5.18 0.5.19 0.5.21 0.5.22)
+
 # What the compiled engine is made from.
 NATIVE := pyproject.toml $(shell find agentspec integrations -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 # The editable install learns the packages when it is made.

@@ -1,9 +1,10 @@
 """Everything of a running SGLang that differs between supported releases. It is found by probing, never by version.
 
-The supported releases are 0.5.17 and 0.5.23. They differ in:
+The supported releases are 0.5.17 to 0.5.23. They differ in:
 
 * the settings of the running process: `server_args` itself, or the namespaces of `runtime_context`;
 * where `/server_info` is filled: `Scheduler.get_internal_state`, or `InternalStateComponent._add_speculative`;
+* where the verification of sampled answers finds its kernels;
 * what ends an answer that reaches max_tokens and a stop in the same step: max_tokens, or the stop.
 
 How the record of server arguments is read is in arguments.py.
@@ -12,6 +13,7 @@ How the record of server arguments is read is in arguments.py.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -203,23 +205,29 @@ def padding_skipped(model_runner: ModelRunner) -> int:
 @contextlib.contextmanager
 def configured(record: ServerArgs | None = None, **values: object) -> Iterator[None]:
     """Gives SGLang's configuration of speculation these values while attention backends and graphs are made. `record`:
-    the server arguments that a model runner keeps. The older release reads some of the values from it, and its method
-    `override` is the only way to change them."""
+    the server arguments that a model runner keeps. Older releases read some of the values from it."""
     context = importlib.import_module("sglang.srt.runtime_context")
     spec = context.get_spec()
     kept = {name: getattr(spec, name) for name in values}
-    override_record = getattr(record, "override", None)
-
-    def publish(source: str, of: dict[str, object]) -> None:
-        context.get_context().override(source, **of)
-        if override_record is not None:
-            override_record(source, **of)
-
-    publish("agentspec.capture", values)
+    recorded = {name: getattr(record, name, None) for name in values}
+    context.get_context().override("agentspec.capture", **values)
+    _override_record(record, "agentspec.capture", values)
     try:
         yield
     finally:
-        publish("agentspec.captured", kept)
+        context.get_context().override("agentspec.captured", **kept)
+        _override_record(record, "agentspec.captured", recorded)
+
+
+def _override_record(record: Any, source: str, values: dict[str, object]) -> None:
+    """Sets fields of a published record. The oldest release has a method for that, and the next one only a guard against
+    it. Where the record is no dataclass, nothing reads these fields."""
+    override = getattr(record, "override", None)
+    if override is not None:
+        override(source, **values)
+    elif dataclasses.is_dataclass(record):
+        for name, value in values.items():
+            object.__setattr__(record, name, value)
 
 
 def capture_verify_graphs(
@@ -459,6 +467,19 @@ def leave_lengths_to_worker(model_runner: ModelRunner) -> bool:
         if hasattr(module, name):
             setattr(module, name, lambda *unused: False)
     return True
+
+
+def renorm_kernels() -> tuple[Any, str, str]:
+    """Where SGLang's verification finds the kernels of top_k and top_p: the module, and their names in it."""
+    verification: Any = importlib.import_module("sglang.srt.speculative.eagle_utils")
+    own, of_flashinfer = ("top_k_renorm_prob", "top_p_renorm_prob"), ("top_k_renorm_probs", "top_p_renorm_probs")
+    if hasattr(verification, own[0]):
+        return verification, *own
+    # Older releases import them each time, and some of those import FlashInfer's on a GPU.
+    names = inspect.unwrap(verification.eagle_sample).__code__.co_names
+    if verification._is_cuda and of_flashinfer[0] in names:
+        return importlib.import_module("flashinfer.sampling"), *of_flashinfer
+    return importlib.import_module("sgl_kernel"), *own
 
 
 @functools.cache

@@ -43,9 +43,14 @@ def extend_attention_unscaled(
     v_cache: Tensor,
     *rest: Any,
 ) -> None:
-    """`extend_attention_cpu` as an older release of SGLang calls it: without scales, and always causal."""
-    arguments: tuple[Any, ...] = (query, key, value, output, k_cache, v_cache, 1.0, 1.0, *rest, True)
+    """`extend_attention_cpu` as SGLang 0.5.19 calls it: without scales of a quantized cache."""
+    arguments: tuple[Any, ...] = (query, key, value, output, k_cache, v_cache, 1.0, 1.0, *rest)
     extend_attention_cpu(*arguments)
+
+
+def extend_attention_causal(*arguments: Any) -> None:
+    """`extend_attention_cpu` as earlier releases call it: without scales, and always causal."""
+    extend_attention_unscaled(*arguments, True)
 
 
 _DECODE = (
@@ -63,7 +68,7 @@ _EXTEND = (
 
 
 def _unscaled(signature: str) -> str:
-    return signature.replace("float k_scale, float v_scale, ", "").replace(", bool is_causal", "")
+    return signature.replace("float k_scale, float v_scale, ", "")
 
 
 # Overloads of one op: torch takes the first whose signature a call's arguments fit.
@@ -72,6 +77,7 @@ _OPS: dict[str, tuple[Callable[..., None], str]] = {
     "decode_attention_cpu.unscaled": (decode_attention_unscaled, _unscaled(_DECODE)),
     "extend_attention_cpu": (extend_attention_cpu, _EXTEND),
     "extend_attention_cpu.unscaled": (extend_attention_unscaled, _unscaled(_EXTEND)),
+    "extend_attention_cpu.causal": (extend_attention_causal, _unscaled(_EXTEND).replace(", bool is_causal", "")),
     "init_cpu_threads_env": (init_cpu_threads_env, "(str cpu_ids) -> ()"),
     "initialize": (initialize, "(int size, int rank) -> ()"),
 }

@@ -15,6 +15,8 @@ from typing import Any
 
 _IS_GREEDY = "_verify_uses_greedy"
 _SAMPLE, _IS_CPU = "eagle_sample", "_is_cpu"
+# Where older releases import the kernels from when they sample.
+_LIBRARY = "sgl_kernel"
 _KERNELS = ("tree_speculative_sampling_target_only", "top_k_renorm_prob", "top_p_renorm_prob")
 
 
@@ -27,14 +29,14 @@ def patch_verification() -> None:
     original, sample = getattr(verification, _IS_GREEDY, None), getattr(verification, _SAMPLE, None)
     if getattr(original or sample, "_agentspec_cpu", False):
         return
-    if original is not None:
-        if all(hasattr(verification, name) for name in _KERNELS):
-            _give_kernels(verification)
-            setattr(verification, _IS_GREEDY, _as_with_kernels(original))
-    # The name occurs in the function's code only if the function reads the global variable.
-    elif sample is not None and _IS_CPU in sample.__code__.co_names:
-        # An older release imports the kernels when it samples.
-        _give_kernels(importlib.import_module("sgl_kernel"))
+    # A name occurs in the function's code only if the function reads that global variable, or imports that module.
+    names = () if sample is None else sample.__code__.co_names
+    has_own = all(hasattr(verification, name) for name in _KERNELS)
+    if original is not None and (has_own or _LIBRARY in names):
+        _give_kernels(verification if has_own else importlib.import_module(_LIBRARY))
+        setattr(verification, _IS_GREEDY, _as_with_kernels(original))
+    elif original is None and sample is not None and _IS_CPU in names:
+        _give_kernels(importlib.import_module(_LIBRARY))
         setattr(verification, _SAMPLE, _sampling_with_kernels(verification, sample))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-UNPACKED = ("0.5.17", "0.5.20")
+UNPACKED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22")
 _ROOT = Path(__file__).parents[2]
 
 

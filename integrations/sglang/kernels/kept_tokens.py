@@ -8,8 +8,6 @@ tokens, and ignores min_p. It does so by two kernels, which are replaced while a
 from __future__ import annotations
 
 import contextlib
-import importlib
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SAMPLE = "sglang.srt.speculative.eagle_utils.eagle_sample"
-_TOP_K, _TOP_P = "top_k_renorm_prob", "top_p_renorm_prob"
 Kernel = Callable[["Tensor", "Tensor"], "Tensor"]
 
 
@@ -40,22 +37,20 @@ def _sample(original: Callable[..., Any], verify_input: Any, batch: Any, *args: 
 @contextlib.contextmanager
 def _kernels(sampling: Any, width: int) -> Iterator[None]:
     """Replaces the kernels of the process, in whose only thread of the scheduler the batch is verified."""
-    module = importlib.import_module("sglang.srt.speculative.eagle_utils")
-    # The older release looks them up in another module each time.
-    owner: Any = module if hasattr(module, _TOP_K) else sys.modules["sgl_kernel"]
-    top_k, top_p = getattr(owner, _TOP_K), getattr(owner, _TOP_P)
+    owner, *names = compat.renorm_kernels()
+    top_k, top_p = (getattr(owner, name) for name in names)
     asked = sampling.need_top_p_sampling
     min_ps = sampling.min_ps.repeat_interleave(width) if sampling.need_min_p_sampling else None
     kept = KeptTokens(top_k, top_p, min_ps)
-    setattr(owner, _TOP_K, kept.top_k)
-    setattr(owner, _TOP_P, kept.top_p)
+    for name, kernel in zip(names, (kept.top_k, kept.top_p), strict=True):
+        setattr(owner, name, kernel)
     # The second kernel applies min_p as well.
     sampling.need_top_p_sampling = True
     try:
         yield
     finally:
-        setattr(owner, _TOP_K, top_k)
-        setattr(owner, _TOP_P, top_p)
+        for name, kernel in zip(names, (top_k, top_p), strict=True):
+            setattr(owner, name, kernel)
         sampling.need_top_p_sampling = asked
 
 

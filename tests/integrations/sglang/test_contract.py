@@ -279,6 +279,22 @@ def test_endpoints_stream_through_the_parsers_that_are_hooked(release: Path, end
     assert streamed and all("parser.parse_streaming_increment(" in line for line in streamed)
 
 
+def test_verification_finds_its_kernels_where_they_are_replaced(release: Path) -> None:
+    """compat.renorm_kernels() knows these places. Those of AMD's GPUs and of NPUs are left out."""
+    imports = [
+        node for node in ast.walk(module(release, "speculative.eagle_utils")) if isinstance(node, ast.ImportFrom)
+    ]
+    names = {(node.module, alias.name): alias.asname or alias.name for node in imports for alias in node.names}
+    found = {place for place, name in names.items() if name == "top_k_renorm_prob"}
+    found -= {("sgl_kernel_npu.sample", "top_k_renorm_prob")}
+    found -= {("sglang.kernels.ops.sampling.renorm_triton", "top_k_renorm_probs_triton")}
+    of_sglang, of_library = (
+        ("sglang.kernels.ops.sampling.renorm", "top_k_renorm_prob"),
+        ("sgl_kernel", "top_k_renorm_prob"),
+    )
+    assert found in ({of_sglang}, {of_library}, {of_library, ("flashinfer.sampling", "top_k_renorm_probs")})
+
+
 def test_the_server_s_internal_state_can_be_extended(release: Path) -> None:
     try:
         text = (release / "sglang/srt/managers/scheduler_components/internal_state.py").read_text(encoding="utf-8")

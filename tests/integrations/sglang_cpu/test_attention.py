@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="pip install torch")
 from agentspec.errors import UnsupportedError
 from agentspec.integrations.sglang_cpu import attention
 from agentspec.integrations.sglang_cpu.attention import decode_attention_cpu, extend_attention_cpu
+from agentspec.integrations.sglang_cpu.ops import register_ops
 
 SLOTS, POSITIONS = 256, 48
 SETTINGS = {
@@ -166,6 +167,23 @@ def test_an_extension_sees_its_sequence(batch, uniform, causal):
         sees += [(request, range(total - n + i + 1 if causal else total)) for i in range(n)]
     got = extend(query, drawn, lens, causal=causal)
     torch.testing.assert_close(got, by_definition(query, sees, drawn, 0.3))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("missing", [(), ("k_scale", "v_scale"), ("k_scale", "v_scale", "is_causal")])
+def test_releases_that_pass_fewer_arguments_get_the_same(causal, missing):
+    register_ops()
+    batch = BATCHES[2]
+    drawn, n, rows = batch.draw(seed=8), min(batch.lens), len(batch.lens)
+    query = torch.randn(n * rows, batch.heads, batch.key_dim)
+    output = torch.empty(query.shape[0], query.shape[1], drawn["v_cache"].shape[2])
+    arguments = {
+        **drawn, **SETTINGS, "extend_seq_lens": torch.full((rows,), n, dtype=torch.int32), "max_len_extend": n,
+        "extend_start_loc": (torch.arange(rows) * n).int(), "tree_mask": None, "is_causal": causal,
+    }  # fmt: skip
+    given = {name: value for name, value in arguments.items() if name not in missing}
+    torch.ops.sgl_kernel.extend_attention_cpu(query, None, None, output, **given)
+    torch.testing.assert_close(output, extend(query, drawn, [n] * rows, causal=causal or "is_causal" in missing))
 
 
 def test_a_chain_of_one_token_equals_decoding():

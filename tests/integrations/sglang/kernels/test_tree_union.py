@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from programs import output_of
 torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
 from every import every
 
-from agentspec.integrations.sglang.kernels.kept_tokens import KeptTokens
+from agentspec.integrations.sglang.kernels.kept_tokens import KeptTokens, _sample
 from agentspec.integrations.sglang.kernels.tree_layout import lay_out
 from agentspec.integrations.sglang.kernels.tree_union import (
     ModelTensors,
@@ -144,6 +145,56 @@ def test_without_top_k_the_whole_mass_counts() -> None:
     probs = torch.tensor([[0.5, 0.3, 0.2]])
     kept = KeptTokens(top_k_renorm_prob, top_p_renorm_prob, torch.tensor([0.5]))
     torch.testing.assert_close(kept.top_p(probs, torch.tensor([1.0])), torch.tensor([[0.625, 0.375, 0.0]]))
+
+
+# How releases of SGLang find the two kernels when they verify sampled answers.
+FROM_SGL_KERNEL = "from sgl_kernel import top_k_renorm_prob, top_p_renorm_prob"
+FROM_FLASHINFER = """if _is_cuda:
+        from flashinfer.sampling import top_k_renorm_probs as top_k_renorm_prob
+        from flashinfer.sampling import top_p_renorm_probs as top_p_renorm_prob
+    else:
+        from sgl_kernel import top_k_renorm_prob, top_p_renorm_prob"""
+EAGLE_SAMPLE = """def eagle_sample(verify_input, batch):
+    {found}
+    sampling = batch.sampling_info
+    kept = top_k_renorm_prob(batch.probs, sampling.top_ks)
+    return top_p_renorm_prob(kept, sampling.top_ps) if sampling.need_top_p_sampling else kept
+"""
+
+
+@pytest.mark.parametrize(
+    ("found", "is_cuda", "place"),
+    [
+        ("pass", True, "sglang.srt.speculative.eagle_utils"),
+        (FROM_SGL_KERNEL, True, "sgl_kernel"),
+        (FROM_FLASHINFER, True, "flashinfer.sampling"),
+        (FROM_FLASHINFER, False, "sgl_kernel"),
+    ],
+    ids=["0.5.23", "0.5.17", "0.5.21 on a GPU", "0.5.21 on a CPU"],
+)
+def test_the_kernels_are_replaced_wherever_a_release_finds_them(
+    monkeypatch: pytest.MonkeyPatch, found: str, is_cuda: bool, place: str
+) -> None:
+    modules = {
+        name: ModuleType(name) for name in ("sglang.srt.speculative.eagle_utils", "sgl_kernel", "flashinfer.sampling")
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    ending = "s" if place == "flashinfer.sampling" else ""
+    kernels = {f"top_k_renorm_prob{ending}": top_k_renorm_prob, f"top_p_renorm_prob{ending}": top_p_renorm_prob}
+    vars(modules[place]).update(kernels)
+    verification = modules["sglang.srt.speculative.eagle_utils"]
+    vars(verification)["_is_cuda"] = is_cuda
+    exec(EAGLE_SAMPLE.format(found=found), vars(verification))  # noqa: S102
+    probs = torch.softmax(torch.randn(3, 50, generator=torch.Generator().manual_seed(5)) * 2, dim=-1)
+    sampling = SimpleNamespace(
+        top_ks=torch.full((3,), 20), top_ps=torch.full((3,), 0.8), min_ps=torch.tensor([0.2]), is_all_greedy=False,
+        need_top_k_sampling=True, need_top_p_sampling=True, need_min_p_sampling=True,
+    )  # fmt: skip
+    batch = SimpleNamespace(probs=probs, sampling_info=sampling, forward_mode=SimpleNamespace(is_idle=lambda: False))
+    kept = _sample(verification.eagle_sample, SimpleNamespace(draft_token_num=3), batch)
+    torch.testing.assert_close(kept, torch.stack([plain(row, 20, 0.8, 0.2) for row in probs]))
+    assert {name: getattr(modules[place], name) for name in kernels} == kernels
 
 
 @every("seed", range(8))
