@@ -174,7 +174,6 @@ class PlanningNumbers:
         must_pass: bool,
         cannot_pass: bool,
         trees: bool,
-        ragged: bool,
     ) -> None: ...
 
 class StepPlanner:
@@ -274,20 +273,18 @@ class Goodput:
         widths: NDArray[np.int64],
         context: float,
         rest: float,
-        ragged: bool,
         seconds: NDArray[np.float64],
         exponent: float,
-        num_nodes: NDArray[np.int32],
         estimated: NDArray[np.float64],
         sizes: NDArray[np.int64],
         *,
         ahead: bool = False,
-    ) -> tuple[int, int, float, float, int]:
-        """Writes to num_nodes, [b], and to estimated and sizes, [c]. `seconds`, [w], are those of a verification of each
-        width. `ahead`: whether the objective is AHEAD, whatever it was made with.
+    ) -> tuple[int, float, float, int]:
+        """Writes to estimated and sizes, [c]. `seconds`, [w], are those of a verification of each width. `ahead`: whether
+        the objective is AHEAD, whatever it was made with.
 
-        Returns the width, the number of tokens to verify, the expected number of tokens, the predicted seconds, and the
-        index of the reason in PlanReason.
+        Returns the width, the expected number of tokens, the predicted seconds, and the index of the reason in
+        PlanReason.
         """
 
     def probe_succeeded(self) -> None: ...

@@ -1,7 +1,6 @@
 #include "goodput.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -44,7 +43,7 @@ void add_up(std::span<const double> values, std::vector<double>& up_to) {
   for (std::size_t i = 0; i < values.size(); ++i) up_to[i + 1] = up_to[i] + values[i];
 }
 
-void check(const GoodputStep& step, const PlanArrays& out) {
+void check(const GoodputStep& step, const ColumnSums& sums) {
   const std::span<const std::int32_t> offsets = step.offsets;
   const std::size_t nodes = step.estimates.size();
   if (offsets.empty() || offsets.front() != 0 || static_cast<std::size_t>(offsets.back()) != nodes ||
@@ -70,16 +69,9 @@ void check(const GoodputStep& step, const PlanArrays& out) {
                       " widths, got " + std::to_string(step.seconds.size()));
   }
   const auto columns = static_cast<std::size_t>(widths.back() - 1);
-  if (out.num_nodes.size() + 1 != offsets.size() || out.estimated.size() != columns ||
-      out.sizes.size() != columns) {
-    throw ConfigError("the arrays to write must have room for " + std::to_string(offsets.size() - 1) +
-                      " rows and " + std::to_string(columns) + " columns");
+  if (sums.estimated.size() != columns || sums.sizes.size() != columns) {
+    throw ConfigError("the arrays to write must have room for " + std::to_string(columns) + " columns");
   }
-}
-
-// A key that ascends as the estimate descends. The bits of non-negative floats ascend with their values.
-std::uint32_t rank_key(float estimate) {
-  return estimate > 0.0F ? ~std::bit_cast<std::uint32_t>(estimate) : ~std::uint32_t{0};
 }
 
 }  // namespace
@@ -203,17 +195,16 @@ std::optional<double> Goodput::speedup() const {
   return speedup_.value();
 }
 
-GoodputPlan Goodput::plan(const GoodputStep& step, const PlanArrays& out) {
-  check(step, out);
+GoodputPlan Goodput::plan(const GoodputStep& step, const ColumnSums& sums) {
+  check(step, sums);
   const std::lock_guard lock(mutex_);
   const auto rows = static_cast<double>(step.offsets.size() - 1);
-  if (step.ragged) rank(step);
-  sum_columns(step);
-  const bool promising = correct(step.exponent);
+  sum_columns(step.offsets, step.estimates, sums);
+  const bool promising = correct(sums, step.exponent);
   weigh_widths(step);
   const Objective objective = step.ahead ? Objective::kAhead : config_.objective;
   const bool ahead = objective == Objective::kAhead && promising;
-  if (ahead) sum_cut_first(step);
+  if (ahead) sum_cut_first(step, sums);
 
   // The step is valid, so the state changes from here on. First compute the worth of a second: what it brings
   // in other steps, or else the best that it brings in this step.
@@ -253,79 +244,16 @@ GoodputPlan Goodput::plan(const GoodputStep& step, const PlanArrays& out) {
   plan.seconds = seconds_[choice];
   plan.taken = taken_[choice];
   plan.worth = worth;
-  write(step, plan, out);
   return plan;
 }
 
-// Ranks the nodes of the batch; column 1 holds the b best nodes, and so on. A node ranks by its estimate, but
-// never before a node that precedes it in its row. So a row's nodes in the first columns are its first nodes.
-void Goodput::rank(const GoodputStep& step) {
-  const std::size_t rows = step.offsets.size() - 1;
-  places_.assign(step.estimates.size(), 0);
-  keys_.clear();
-  for (std::size_t row = 0; row < rows; ++row) {
-    std::uint32_t key = 0;
-    for (auto node = static_cast<std::uint32_t>(step.offsets[row]) + 1;
-         node < static_cast<std::uint32_t>(step.offsets[row + 1]); ++node) {
-      key = std::max(key, rank_key(step.estimates[node]));
-      keys_.emplace_back(key, node);
-    }
-  }
-  // Of equal keys the earlier node comes first, as the pairs' second values ascend.
-  std::sort(keys_.begin(), keys_.end());
-  std::size_t column = 1;
-  std::size_t left = rows;
-  for (const auto& [_, node] : keys_) {
-    if (left == 0) {
-      ++column;
-      left = rows;
-    }
-    places_[node] = column;
-    --left;
-  }
-}
-
-// Fills estimates_ and sizes_.
-void Goodput::sum_columns(const GoodputStep& step) {
-  const auto columns = static_cast<std::size_t>(step.widths.back() - 1);
-  const std::size_t rows = step.offsets.size() - 1;
-  estimates_.assign(columns, 0.0);
-  sizes_.assign(columns, 0);
-  if (step.ragged) {
-    for (std::size_t node = 0; node < places_.size(); ++node) {
-      // Roots have no column; their index wraps around to a large value.
-      const std::size_t column = places_[node] - 1;
-      if (column < columns) estimates_[column] += static_cast<double>(step.estimates[node]);
-    }
-    std::size_t left = places_.size() - rows;
-    for (std::size_t i = 0; i < columns && left > 0; ++i) {
-      sizes_[i] = static_cast<std::int64_t>(std::min(left, rows));
-      left -= std::min(left, rows);
-    }
-    return;
-  }
-  for (std::size_t row = 0; row < rows; ++row) {
-    const auto first = static_cast<std::size_t>(step.offsets[row]) + 1;
-    const std::size_t drafted = std::min(static_cast<std::size_t>(step.offsets[row + 1]) - first, columns);
-    const float* const estimates = step.estimates.data() + first;
-    for (std::size_t i = 0; i < drafted; ++i) estimates_[i] += static_cast<double>(estimates[i]);
-    // Counts the rows that end in this column; the rows that reach it are added up below.
-    if (drafted > 0) ++sizes_[drafted - 1];
-  }
-  for (std::size_t i = columns; i-- > 1;) sizes_[i - 1] += sizes_[i];
-}
-
 // Fills gains_ with the expected number of accepted nodes of each column. Returns whether any is positive.
-bool Goodput::correct(double exponent) {
-  gains_.resize(estimates_.size());
-  bool promising = false;
+bool Goodput::correct(const ColumnSums& sums, double exponent) {
+  gains_.resize(sums.sizes.size());
   for (std::size_t i = 0; i < gains_.size(); ++i) {
-    const auto size = static_cast<double>(sizes_[i]);
-    const double mean = std::min(estimates_[i] / std::max(size, 1.0), 1.0);
-    gains_[i] = mean == 0.0 ? 0.0 : size * std::pow(mean, exponent);
-    promising = promising || gains_[i] != 0.0;
+    gains_[i] = corrected(sums.estimated[i], sums.sizes[i], exponent);
   }
-  return promising;
+  return std::any_of(gains_.begin(), gains_.end(), [](double gain) { return gain != 0.0; });
 }
 
 // Fills expected_, seconds_ and taken_.
@@ -349,33 +277,27 @@ void Goodput::weigh_widths(const GoodputStep& step) {
 
 // Fills cut_first_: for each width from 1 on, the sum of the estimates of the nodes that it cuts while it
 // keeps their parents. Each estimate is corrected as its column is.
-void Goodput::sum_cut_first(const GoodputStep& step) {
+void Goodput::sum_cut_first(const GoodputStep& step, const ColumnSums& sums) {
   const std::size_t columns = gains_.size();
   factors_.resize(columns + 1);
   factors_[0] = 0.0;
   for (std::size_t i = 0; i < columns; ++i) {
-    factors_[i + 1] = gains_[i] / std::max(estimates_[i], kLeastEstimate);
+    factors_[i + 1] = gains_[i] / std::max(sums.estimated[i], kLeastEstimate);
   }
   // The widths that cut a node but not its parent are the parent's column + 1 up to the node's own. First add
   // what begins with each width.
   cut_first_.assign(columns, 0.0);
   for (std::size_t row = 0; row + 1 < step.offsets.size(); ++row) {
     const auto first = static_cast<std::size_t>(step.offsets[row]);
-    std::size_t size = static_cast<std::size_t>(step.offsets[row + 1]) - first;
     // Nodes beyond the last column do not count.
-    if (!step.ragged) size = std::min(size, columns + 1);
+    const std::size_t size = std::min(static_cast<std::size_t>(step.offsets[row + 1]) - first, columns + 1);
     for (std::size_t i = 1; i < size; ++i) {
       const auto parent = static_cast<std::size_t>(step.parents[first + i]);
       if (parent >= i) {
         throw ConfigError("row " + std::to_string(row) + ": a parent must be an earlier node, got " +
                           std::to_string(step.parents[first + i]) + " for node " + std::to_string(i));
       }
-      const std::size_t place = step.ragged ? places_[first + i] : i;
-      // Columns do not decrease along a row, so a parent's column is no larger than its child's.
-      if (place > columns) break;
-      const std::size_t from = step.ragged ? places_[first + parent] : parent;
-      const double gain = static_cast<double>(step.estimates[first + i]) * factors_[place];
-      if (from < columns) cut_first_[from] += gain;
+      cut_first_[parent] += static_cast<double>(step.estimates[first + i]) * factors_[i];
     }
   }
   // Then add up, and subtract what ended with the width before: all of its column.
@@ -401,28 +323,26 @@ std::pair<std::size_t, PlanReason> Goodput::choose(std::span<const std::int64_t>
   return {best, PlanReason::kBest};
 }
 
-void Goodput::write(const GoodputStep& step, GoodputPlan& plan, const PlanArrays& out) const {
-  const std::size_t rows = out.num_nodes.size();
-  const auto columns = static_cast<std::size_t>(plan.width - 1);
-  std::int64_t kept_of_all = 0;
-  for (std::size_t row = 0; row < rows; ++row) {
-    const auto first = static_cast<std::size_t>(step.offsets[row]) + 1;
-    const auto end = static_cast<std::size_t>(step.offsets[row + 1]);
-    std::size_t kept = std::min(end - first, columns);
-    if (step.ragged) {
-      const auto places = places_.begin();
-      kept = static_cast<std::size_t>(std::upper_bound(places + static_cast<std::ptrdiff_t>(first),
-                                                       places + static_cast<std::ptrdiff_t>(end), columns) -
-                                      places) -
-             first;
-    }
-    out.num_nodes[row] = static_cast<std::int32_t>(kept);
-    kept_of_all += static_cast<std::int64_t>(kept);
+void sum_columns(std::span<const std::int32_t> offsets, std::span<const float> estimates,
+                 const ColumnSums& sums) {
+  const std::size_t columns = sums.sizes.size();
+  std::fill(sums.estimated.begin(), sums.estimated.end(), 0.0);
+  std::fill(sums.sizes.begin(), sums.sizes.end(), 0);
+  for (std::size_t row = 0; row + 1 < offsets.size(); ++row) {
+    const auto first = static_cast<std::size_t>(offsets[row]) + 1;
+    const std::size_t drafted = std::min(static_cast<std::size_t>(offsets[row + 1]) - first, columns);
+    const float* const of_row = estimates.data() + first;
+    for (std::size_t i = 0; i < drafted; ++i) sums.estimated[i] += static_cast<double>(of_row[i]);
+    // Counts the rows that end in this column; the rows that reach it are added up below.
+    if (drafted > 0) ++sums.sizes[drafted - 1];
   }
-  const auto b = static_cast<std::int64_t>(rows);
-  plan.num_tokens = step.ragged ? b + kept_of_all : b * plan.width;
-  std::copy_n(estimates_.begin(), columns, out.estimated.begin());
-  std::copy_n(sizes_.begin(), columns, out.sizes.begin());
+  for (std::size_t i = columns; i-- > 1;) sums.sizes[i - 1] += sums.sizes[i];
+}
+
+double corrected(double estimated, std::int64_t size, double exponent) {
+  const auto nodes = static_cast<double>(size);
+  const double mean = std::min(estimated / std::max(nodes, 1.0), 1.0);
+  return mean == 0.0 ? 0.0 : nodes * std::pow(mean, exponent);
 }
 
 }  // namespace agentspec

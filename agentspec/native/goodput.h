@@ -47,21 +47,18 @@ struct GoodputStep {
   std::span<const double> seconds;        // [w], of a verification of each width
   double context = 0.0;                   // tokens in the KV cache over all rows
   double rest = 0.0;                      // seconds of a step besides verification and the draft model
-  bool ragged = false;                    // each row is verified with only its own nodes, without padding
   double exponent = 1.0;                  // the power that corrects the mean estimate of a column
   bool ahead = false;                     // the objective is kAhead, whatever the configuration says
 };
 
-// Memory of the caller for a plan's arrays. The number of columns, c, is widths.back() - 1.
-struct PlanArrays {
-  std::span<std::int32_t> num_nodes;  // [b], drafted nodes kept in each row, its root not counted
-  std::span<double> estimated;        // [c], for each column the sum of the drafts' estimates, uncorrected
-  std::span<std::int64_t> sizes;      // [c], number of nodes in each column
+// The drafted nodes of a batch, summed by columns: column i holds the i-th drafted node of every row.
+struct ColumnSums {
+  std::span<double> estimated;    // [c], sums of the estimates of each column, uncorrected
+  std::span<std::int64_t> sizes;  // [c], number of nodes of each column
 };
 
 struct GoodputPlan {
   std::int64_t width = 1;
-  std::int64_t num_tokens = 0;   // verified tokens over the batch, padding included
   double expected_tokens = 0.0;  // accepted and bonus tokens over the batch
   double seconds = 0.0;          // predicted for the verification
   double taken = 0.0;            // of the whole step
@@ -156,21 +153,19 @@ class LookAhead {
 // The arithmetic and the state of GoodputController in agentspec/scheduling/goodput.py, which defines the
 // quantity that is maximised.
 //
-// A batch is divided into columns; width w verifies the first w - 1 columns. If rows are padded to a common
-// width, column i holds the i-th drafted node of every row. If not, a step may take any nodes, and column i
-// holds the i-th group of b nodes in the batch's order, best first.
+// Width w verifies the first w - 1 columns of the batch's nodes, in rows that are padded to it.
 //
 // Thread-safe.
 class Goodput {
  public:
   explicit Goodput(const GoodputConfig& config);
 
-  // Decides on a step, in time linear in the number of nodes, columns and widths. The plan verifies the first
-  // width - 1 columns of out.estimated and out.sizes.
+  // Decides on a step, in time linear in the number of nodes, columns and widths. Writes the sums of
+  // widths.back() - 1 columns, of which the plan verifies the first width - 1.
   //
   // Throws ConfigError and changes nothing if array sizes do not agree, if a row has no root, if a node comes
   // before its parent where parents matter, or if widths do not ascend from 1.
-  GoodputPlan plan(const GoodputStep& step, const PlanArrays& out);
+  GoodputPlan plan(const GoodputStep& step, const ColumnSums& sums);
   // The last probe brought more than expected.
   void probe_succeeded();
   // Costs have proved wrong; see Probes::renew().
@@ -181,13 +176,10 @@ class Goodput {
   [[nodiscard]] std::optional<double> speedup() const;  // see Speedup; nothing before the first step
 
  private:
-  void rank(const GoodputStep& step);
-  void sum_columns(const GoodputStep& step);
-  void sum_cut_first(const GoodputStep& step);
-  bool correct(double exponent);
+  void sum_cut_first(const GoodputStep& step, const ColumnSums& sums);
+  bool correct(const ColumnSums& sums, double exponent);
   void weigh_widths(const GoodputStep& step);
   std::pair<std::size_t, PlanReason> choose(std::span<const std::int64_t> widths, double worth);
-  void write(const GoodputStep& step, GoodputPlan& plan, const PlanArrays& out) const;
 
   const GoodputConfig config_;
   mutable std::mutex mutex_;  // guards all members below
@@ -197,12 +189,7 @@ class Goodput {
   std::int64_t width_ = 1;    // the width that was last preferred
   std::int64_t against_ = 0;  // consecutive steps that prefer another width
 
-  // Scratch, kept so that a step allocates nothing. One value per node, used where nodes are ranked:
-  std::vector<std::size_t> places_;  // the node's column, from 1; roots have 0
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> keys_;
-  // One value per column:
-  std::vector<double> estimates_;
-  std::vector<std::int64_t> sizes_;
+  // Scratch, kept so that a step allocates nothing. One value per column:
   std::vector<double> gains_;    // expected accepted tokens
   std::vector<double> factors_;  // gains divided by estimates; element 0 is for roots
   std::vector<double> cut_first_;
@@ -214,5 +201,11 @@ class Goodput {
   std::vector<double> values_;  // tokens beyond what the seconds are worth
   std::vector<double> losses_;
 };
+
+// Sums the first nodes of each row, in memory for c columns.
+void sum_columns(std::span<const std::int32_t> offsets, std::span<const float> estimates,
+                 const ColumnSums& sums);
+// The expected number of accepted nodes of a column, of whose mean estimate this power is taken.
+double corrected(double estimated, std::int64_t size, double exponent);
 
 }  // namespace agentspec

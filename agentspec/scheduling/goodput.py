@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from agentspec import _core
 from agentspec.scheduling.calibration import EstimateBias
-from agentspec.scheduling.columns import candidate_widths
+from agentspec.scheduling.columns import candidate_widths, num_drafted
 from agentspec.scheduling.config import ControlConfig, Objective
 from agentspec.scheduling.costs.online import OnlineCosts
 from agentspec.scheduling.costs.profile import Profile
@@ -34,8 +34,7 @@ class GoodputController:
        the curve of the steps that were seen (agentspec.scheduling.costs.step_curve).
        Nodes that fit into the width cost nothing more, so each row keeps as many nodes as the width has room for. A
        width promises b tokens and the sum of the first w - 1 columns of estimates: the controller takes the batch's
-       nodes column after column, while they are worth their cost. Where rows need not be padded,
-       columns are ranked: a row that repeats gets the nodes that other rows have no use for.
+       nodes column after column, while they are worth their cost.
     3. The widths to choose from include 1. The controller takes the one that promises the most tokens beyond the worth
        of its seconds. A second is worth the tokens that it yields in the run so far. With the objective "step" it is
        worth the most that it can yield in this step, so that the step has the most tokens per second. The former
@@ -67,15 +66,14 @@ class GoodputController:
         widths = candidate_widths(state.widths, state.max_width)
         seconds_of_widths = costs.at_widths(context, (widths * rows).astype(np.float64))
         columns = int(widths[-1]) - 1
-        num_nodes, estimated, sizes = np.empty(rows, np.int32), np.empty(columns), np.empty(columns, np.int64)
-        width, num_tokens, expected_tokens, seconds, reason = self.native.plan(
-            drafts.offsets, drafts.parents, drafts.estimates, widths, context, state.rest, state.ragged,
-            seconds_of_widths, self.bias.exponent, num_nodes, estimated, sizes,
+        estimated, sizes = np.empty(columns), np.empty(columns, np.int64)
+        width, expected_tokens, seconds, reason = self.native.plan(
+            drafts.offsets, drafts.parents, drafts.estimates, widths, context, state.rest, seconds_of_widths,
+            self.bias.exponent, estimated, sizes,
         )  # fmt: skip
         return StepPlan(
             width,
-            num_nodes,
-            num_tokens,
+            np.minimum(num_drafted(drafts), np.int32(width - 1)),
             expected_tokens,
             seconds,
             REASONS[reason],

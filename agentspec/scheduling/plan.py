@@ -36,13 +36,6 @@ class StepState:
     max_width: int
     rest: float = 0.0
     """Seconds of every step besides verifying and the draft model."""
-    ragged: bool = False
-    """Whether each row is verified with its own nodes alone, at any width; else all are padded to the step's."""
-
-    def num_tokens(self, num_nodes: NDArray[np.int32], width: int) -> int:
-        """Number of tokens of a verify step that keeps `num_nodes` drafted nodes in the rows, [b]."""
-        rows = len(num_nodes)
-        return rows + int(num_nodes.sum()) if self.ragged else rows * width
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,12 +43,9 @@ class StepPlan:
     """The decision of a controller: what the step verifies."""
 
     width: int
-    """Number of tokens verified per row, root and padding included; 1 is plain decoding. If rows differ, it is the
-    mean, rounded up."""
+    """Number of tokens verified per row, root and padding included; 1 is plain decoding."""
     num_nodes: NDArray[np.int32]
     """[b], number of drafted nodes kept in each row, without the root. They are a prefix of its best-first order."""
-    num_tokens: int
-    """Number of tokens verified over the batch, padding included."""
     expected_tokens: float
     """Expected number of accepted and bonus tokens over the batch."""
     seconds: float
@@ -70,6 +60,11 @@ class StepPlan:
     """Whether the nodes are a union with a draft model's drafts. What such unions bring is learned apart."""
     extrapolated: bool = False
     """Whether the step lies outside the measured range of the profile."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens verified over the batch, padding included."""
+        return len(self.num_nodes) * self.width
 
 
 class Controller(Protocol):

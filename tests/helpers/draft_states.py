@@ -48,9 +48,8 @@ def state(
     widths: tuple[int, ...] = (1, 2, 4, 8),
     max_width: int = 8,
     rest: float = 0.0,
-    ragged: bool = False,
 ) -> StepState:
-    return StepState(batch(rows), context, widths, max_width, rest, ragged)
+    return StepState(batch(rows), context, widths, max_width, rest)
 
 
 def profile(

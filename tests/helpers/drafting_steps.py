@@ -59,7 +59,6 @@ class Order:
     must_pass: bool = False
     cannot_pass: bool = False
     trees: bool = True
-    ragged: bool = False
 
     def numbers(self) -> _core.PlanningNumbers:
         return _core.PlanningNumbers(**{name: getattr(self, name) for name in _NUMBERS})
@@ -67,7 +66,7 @@ class Order:
 
 _NUMBERS = (
     "widths", "seconds", "with_model", "rest", "speedup", "speedup_alone", "exponent", "exponent_united", "promised", "fit", "passes",
-    "must_pass", "cannot_pass", "trees", "ragged",
+    "must_pass", "cannot_pass", "trees",
 )  # fmt: skip
 
 
@@ -235,9 +234,9 @@ def _planned(
         drafts.offsets, drafts.parents, drafts.estimates,
     )  # fmt: skip
     columns = int(order.widths[-1]) - 1
-    out = np.empty(len(order.names), np.int32), np.empty(columns), np.empty(columns, np.int64)
-    width, _, tokens, taken, reason = controller.plan(
-        offsets, parents, estimates, order.widths, float(context), order.rest, False, seconds, exponent, *out,
+    out = np.empty(columns), np.empty(columns, np.int64)
+    width, tokens, taken, reason = controller.plan(
+        offsets, parents, estimates, order.widths, float(context), order.rest, seconds, exponent, *out,
         ahead=order.cannot_pass,
     )  # fmt: skip
     return width, reason, tokens, taken + order.rest

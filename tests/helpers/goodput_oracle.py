@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,16 +46,14 @@ class GoodputOracle:
         widths: NDArray[np.int64],
         context: float,
         rest: float,
-        ragged: bool,
         seconds: NDArray[np.float64],
         exponent: float,
-        num_nodes: NDArray[np.int32],
         estimated: NDArray[np.float64],
         sizes: NDArray[np.int64],
-    ) -> tuple[int, int, float, float, int]:
+    ) -> tuple[int, float, float, int]:
         rows, most = len(offsets) - 1, int(widths[-1]) - 1
         starts = np.repeat(offsets[:-1], np.diff(offsets))
-        columns = (ranked_columns if ragged else padded_columns)(offsets, estimates)
+        columns = np.arange(len(estimates)) - np.repeat(offsets[:-1], np.diff(offsets))
         sizes[:] = np.bincount(columns, minlength=most + 1)[1 : most + 1]
         estimated[:] = np.bincount(columns, weights=estimates, minlength=most + 1)[1 : most + 1]
         gains = corrected(estimated, sizes, exponent)
@@ -87,10 +83,7 @@ class GoodputOracle:
         self.tokens = 0.99 * self.tokens + expected[choice]
         self.plain_tokens = 0.99 * self.plain_tokens + rows * taken[choice] / taken[0]
         width = int(widths[choice])
-        kept = (columns > 0) & (columns < width)
-        num_nodes[:] = [kept[start:end].sum() for start, end in pairwise(offsets)]
-        num_tokens = rows + int(num_nodes.sum()) if ragged else rows * width
-        return width, num_tokens, float(expected[choice]), float(seconds[choice]), REASONS.index(reason)
+        return width, float(expected[choice]), float(seconds[choice]), REASONS.index(reason)
 
     def later_tokens(
         self,
@@ -191,20 +184,3 @@ class Probes:
             self.waited += 1
         else:
             self.plain, self.pause, self.waited = plain, FIRST_WAIT, 1
-
-
-def padded_columns(offsets: NDArray[np.int32], estimates: NDArray[np.float32]) -> NDArray[np.int64]:
-    """[n], the index of each node in its row; roots have 0."""
-    return np.arange(len(estimates)) - np.repeat(offsets[:-1], np.diff(offsets))
-
-
-def ranked_columns(offsets: NDArray[np.int32], estimates: NDArray[np.float32]) -> NDArray[np.int64]:
-    """[n], ranks of the nodes of b rows: the b best nodes have 1, the next b nodes 2, and so on. No node ranks before
-    an earlier node of its row. Roots have 0."""
-    rows, ranks = len(offsets) - 1, estimates.copy()
-    ranks[offsets[:-1]] = np.inf
-    for start, end in pairwise(offsets):
-        ranks[start:end] = np.minimum.accumulate(ranks[start:end])
-    columns = np.zeros(len(ranks), np.int64)
-    columns[np.argsort(-ranks, kind="stable")] = np.arange(len(ranks)) // max(rows, 1)
-    return columns

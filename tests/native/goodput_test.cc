@@ -24,9 +24,7 @@ struct Batch {
   std::vector<std::int32_t> parents;
   std::vector<float> estimates;
   std::vector<std::int64_t> widths = {1, 2, 4, 8};
-  bool ragged = false;
   PassCost cost = {.alpha = 0.0, .gamma = 1e-3, .delta = 0.01};
-  std::vector<std::int32_t> num_nodes;
   std::vector<double> estimated;
   std::vector<std::int64_t> sizes;
 
@@ -40,17 +38,15 @@ struct Batch {
   }
 
   GoodputPlan planned(Goodput& goodput) {
-    num_nodes.assign(offsets.empty() ? 0 : offsets.size() - 1, -1);
     const std::int64_t columns = widths.empty() ? 0 : std::max<std::int64_t>(widths.back() - 1, 0);
     estimated.assign(static_cast<std::size_t>(columns), -1.0);
     sizes.assign(static_cast<std::size_t>(columns), -1);
     std::vector<double> seconds;
-    const auto rows = static_cast<double>(num_nodes.size());
+    const auto rows = static_cast<double>(offsets.size()) - 1.0;
     for (const std::int64_t width : widths) {
       seconds.push_back(cost.seconds(1000.0, rows * static_cast<double>(width)));
     }
-    return goodput.plan({offsets, parents, estimates, widths, seconds, 1000.0, 0.0, ragged, 1.0},
-                        {num_nodes, estimated, sizes});
+    return goodput.plan({offsets, parents, estimates, widths, seconds, 1000.0, 0.0, 1.0}, {estimated, sizes});
   }
 };
 
@@ -84,15 +80,14 @@ void test_a_refused_step_changes_nothing() {
   refused([](Batch& b) { b.widths = {1, 4, 4}; });
   refused([](Batch& b) { b.widths = {1, 4, 2}; });
   Batch batch = small();
-  std::vector<std::int32_t> few(2);
   batch.planned(goodput);
   const std::vector<double> seconds(batch.widths.size(), 0.01);
   CHECK_THROWS((void)goodput.plan({batch.offsets, batch.parents, batch.estimates, batch.widths, seconds},
-                                  {few, batch.estimated, batch.sizes}),
+                                  {std::span(batch.estimated).first(3), batch.sizes}),
                ConfigError);
   CHECK_THROWS((void)goodput.plan(
                    {batch.offsets, batch.parents, batch.estimates, batch.widths, std::span(seconds).first(2)},
-                   {batch.num_nodes, batch.estimated, batch.sizes}),
+                   {batch.estimated, batch.sizes}),
                ConfigError);
   Goodput other({});
   batch.planned(other);
@@ -107,17 +102,14 @@ float drawn_estimate(Random& random) {
   return static_cast<float>(draw(random, 0, 32)) / 32.0F;
 }
 
-// Random estimates in trees in topological order. The kept nodes fit into the width, and in ragged rows they
-// are the best ones.
+// Random estimates in trees in topological order.
 void test_random_batches() {
   Random random(7);
   for (int run = 0; run < 60; ++run) {
     Goodput goodput({.objective = static_cast<Objective>(draw(random, 0, 2)), .probe_share = 0.1});
-    const bool ragged = draw(random, 0, 1) == 1;
     const bool is_valid = run % 3 > 0;
     for (int step = 0; step < 60; ++step) {
       Batch batch;
-      batch.ragged = ragged;
       batch.cost = {.alpha = 1e-7, .gamma = 1e-5 * draw(random, 0, 9), .delta = 1e-3 * draw(random, 0, 9)};
       batch.widths.resize(static_cast<std::size_t>(draw(random, 1, 16)));
       std::iota(batch.widths.begin(), batch.widths.end(), 1);
@@ -136,26 +128,9 @@ void test_random_batches() {
       const GoodputPlan plan = batch.planned(goodput);
       CHECK(plan.width >= 1 && plan.width <= batch.widths.back());
       std::int64_t kept = 0;
-      float least_kept = 2.0F;
-      float most_left = -1.0F;
-      for (std::size_t row = 0; row < batch.num_nodes.size(); ++row) {
-        const std::int32_t drafted = batch.offsets[row + 1] - batch.offsets[row] - 1;
-        const std::int32_t num_nodes = batch.num_nodes[row];
-        CHECK(num_nodes >= 0 && num_nodes <= drafted);
-        CHECK(ragged || num_nodes == std::min<std::int64_t>(drafted, plan.width - 1));
-        kept += num_nodes;
-        float rank = 2.0F;
-        for (std::int32_t node = 1; node <= drafted; ++node) {
-          rank = std::min(rank, batch.estimates[static_cast<std::size_t>(batch.offsets[row] + node)]);
-          if (node <= num_nodes) {
-            least_kept = std::min(least_kept, rank);
-          } else {
-            most_left = std::max(most_left, rank);
-          }
-        }
+      for (std::size_t row = 0; row + 1 < batch.offsets.size(); ++row) {
+        kept += std::min<std::int64_t>(batch.offsets[row + 1] - batch.offsets[row], plan.width) - 1;
       }
-      CHECK(!ragged || !is_valid || least_kept >= most_left);
-      CHECK(plan.num_tokens == (ragged ? rows + kept : rows * plan.width));
       CHECK(std::accumulate(batch.sizes.begin(), batch.sizes.begin() + plan.width - 1, std::int64_t{0}) ==
             kept);
     }

@@ -17,8 +17,7 @@ namespace {
 
 nb::tuple plan(Goodput& goodput, const Int32Array& offsets, const Int32Array& parents,
                const FloatArray& estimates, const Vector<std::int64_t>& widths, double context, double rest,
-               bool ragged, const Vector<double>& seconds, double exponent,
-               const Buffer<std::int32_t>& num_nodes, const Buffer<double>& estimated,
+               const Vector<double>& seconds, double exponent, const Buffer<double>& estimated,
                const Buffer<std::int64_t>& sizes, bool ahead) {
   const GoodputPlan plan = goodput.plan({.offsets = view(offsets),
                                          .parents = view(parents),
@@ -27,12 +26,10 @@ nb::tuple plan(Goodput& goodput, const Int32Array& offsets, const Int32Array& pa
                                          .seconds = view(seconds),
                                          .context = context,
                                          .rest = rest,
-                                         .ragged = ragged,
                                          .exponent = exponent,
                                          .ahead = ahead},
-                                        {view(num_nodes), view(estimated), view(sizes)});
-  return nb::make_tuple(plan.width, plan.num_tokens, plan.expected_tokens, plan.seconds,
-                        static_cast<int>(plan.reason));
+                                        {view(estimated), view(sizes)});
+  return nb::make_tuple(plan.width, plan.expected_tokens, plan.seconds, static_cast<int>(plan.reason));
 }
 
 }  // namespace
@@ -57,9 +54,8 @@ void bind_goodput(nb::module_& m) {
           nb::kw_only(), "objective"_a, "margin"_a, "patience"_a, "probe_share"_a, "knows_costs"_a,
           "drafter_alpha"_a, "drafter_gamma"_a, "drafter_delta"_a)
       .def("plan", &plan, "offsets"_a.noconvert(), "parents"_a.noconvert(), "estimates"_a.noconvert(),
-           "widths"_a.noconvert(), "context"_a, "rest"_a, "ragged"_a, "seconds"_a.noconvert(), "exponent"_a,
-           "num_nodes"_a.noconvert(), "estimated"_a.noconvert(), "sizes"_a.noconvert(), nb::kw_only(),
-           "ahead"_a = false)
+           "widths"_a.noconvert(), "context"_a, "rest"_a, "seconds"_a.noconvert(), "exponent"_a,
+           "estimated"_a.noconvert(), "sizes"_a.noconvert(), nb::kw_only(), "ahead"_a = false)
       .def("probe_succeeded", &Goodput::probe_succeeded)
       .def("renew_probes", &Goodput::renew_probes)
       .def("width", &Goodput::width)

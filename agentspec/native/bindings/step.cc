@@ -140,7 +140,7 @@ void bind_step(nb::module_& m) {
              const std::optional<Vector<double>>& with_model, double rest, double speedup,
              double speedup_alone, double exponent, double exponent_united,
              const std::optional<Vector<double>>& promised, const std::optional<Vector<bool>>& fit,
-             std::int64_t passes, bool must_pass, bool cannot_pass, bool trees, bool ragged) {
+             std::int64_t passes, bool must_pass, bool cannot_pass, bool trees) {
             new (self) PlanningNumbers{.widths = copied<std::int64_t>(std::optional(widths)),
                                        .seconds = copied<double>(std::optional(seconds)),
                                        .with_model = copied<double>(with_model),
@@ -154,13 +154,12 @@ void bind_step(nb::module_& m) {
                                        .passes = passes,
                                        .must_pass = must_pass,
                                        .cannot_pass = cannot_pass,
-                                       .trees = trees,
-                                       .ragged = ragged};
+                                       .trees = trees};
           },
           nb::kw_only(), "widths"_a.noconvert(), "seconds"_a.noconvert(), "with_model"_a.noconvert().none(),
           "rest"_a, "speedup"_a, "speedup_alone"_a, "exponent"_a, "exponent_united"_a,
           "promised"_a.noconvert().none(), "fit"_a.noconvert().none(), "passes"_a, "must_pass"_a,
-          "cannot_pass"_a, "trees"_a, "ragged"_a);
+          "cannot_pass"_a, "trees"_a);
   nb::class_<Planner>(m, "StepPlanner")
       .def(nb::init<nb::object, nb::object>(), nb::kw_only(), "suffix_only"_a, "with_model"_a)
       .def("plan", &Planner::plan, "offsets"_a.noconvert(), "parents"_a.noconvert(),

@@ -36,7 +36,6 @@ DraftShapes StepPlanner::foreseen() const {
 GoodputPlan StepPlanner::weigh(Goodput& goodput, const DraftShapes& drafts, std::span<const double> seconds,
                                double exponent, double context, const PlanningNumbers& numbers) {
   const auto columns = static_cast<std::size_t>(numbers.widths.back() - 1);
-  nodes_.resize(drafts.offsets.size() - 1);
   estimated_.resize(columns);
   sizes_.resize(columns);
   return goodput.plan({.offsets = drafts.offsets,
@@ -46,10 +45,9 @@ GoodputPlan StepPlanner::weigh(Goodput& goodput, const DraftShapes& drafts, std:
                        .seconds = seconds,
                        .context = context,
                        .rest = numbers.rest,
-                       .ragged = numbers.ragged,
                        .exponent = exponent,
                        .ahead = numbers.cannot_pass},
-                      {nodes_, estimated_, sizes_});
+                      {estimated_, sizes_});
 }
 
 NextStep StepPlanner::plan(const DraftShapes& suffix, double context, const PlanningNumbers& numbers) {
@@ -91,18 +89,10 @@ NextStep StepPlanner::plan(const DraftShapes& suffix, double context, const Plan
 double sum_columns(const DraftShapes& drafts, std::size_t columns, double exponent, const ColumnSums& sums) {
   std::fill(sums.estimated.begin(), sums.estimated.end(), 0.0);
   std::fill(sums.sizes.begin(), sums.sizes.end(), 0);
-  for (std::size_t row = 0; row + 1 < drafts.offsets.size(); ++row) {
-    const auto first = static_cast<std::size_t>(drafts.offsets[row]) + 1;
-    const std::size_t drafted = std::min(static_cast<std::size_t>(drafts.offsets[row + 1]) - first, columns);
-    for (std::size_t i = 0; i < drafted; ++i) {
-      sums.estimated[i] += static_cast<double>(drafts.estimates[first + i]);
-      ++sums.sizes[i];
-    }
-  }
+  sum_columns(drafts.offsets, drafts.estimates, {sums.estimated.first(columns), sums.sizes.first(columns)});
   double expected = 0.0;
-  for (std::size_t i = 0; i < columns && sums.sizes[i] > 0; ++i) {
-    const auto size = static_cast<double>(sums.sizes[i]);
-    expected += size * std::pow(std::min(sums.estimated[i] / size, 1.0), exponent);
+  for (std::size_t i = 0; i < columns; ++i) {
+    expected += corrected(sums.estimated[i], sums.sizes[i], exponent);
   }
   return expected;
 }

@@ -26,7 +26,6 @@ struct PlanningNumbers {
   bool must_pass = false;         // the draft model drafts in every step
   bool cannot_pass = false;       // it is paused; the plan tells what its passes would save
   bool trees = true;              // false: each row verifies one chain, its suffix draft or the draft model's
-  bool ragged = false;            // each row is verified with only its own nodes, without padding
 };
 
 // What the next step should do.
@@ -49,12 +48,6 @@ struct DraftShapes {
   std::span<const std::int32_t> offsets;  // [b + 1]
   std::span<const std::int32_t> parents;  // [n]
   std::span<const float> estimates;       // [n]
-};
-
-// The drafted nodes of a width, summed over the batch.
-struct ColumnSums {
-  std::span<double> estimated;    // [c], sums of the estimates of each column
-  std::span<std::int64_t> sizes;  // [c], number of nodes of each column
 };
 
 // Decides whether the passes of the draft model run, and how wide a step is, by one comparison of tokens and
@@ -81,8 +74,7 @@ class StepPlanner {
   Goodput& suffix_only_;
   Goodput& with_model_;
   ForeseenUnion foreseen_;
-  std::vector<std::int32_t> nodes_;  // scratch of weigh(), like the next two
-  std::vector<double> estimated_;
+  std::vector<double> estimated_;  // scratch of weigh(), like the next
   std::vector<std::int64_t> sizes_;
 };
 

@@ -37,13 +37,11 @@ class LengthController:
         length = max(min(self._length(rows), state.max_width - 1), 0) if rows else 0
         width = width_of(length, candidate_widths(state.widths, state.max_width))
         num_nodes = np.minimum(num_drafted(state.drafts), np.int32(min(length, width - 1)))
-        num_tokens = state.num_tokens(num_nodes, width)
         return StepPlan(
             width=width,
             num_nodes=num_nodes,
-            num_tokens=num_tokens,
             expected_tokens=rows + self._accepted_a_node * float(num_nodes.sum()),
-            seconds=self.costs.seconds(state.context, num_tokens),
+            seconds=self.costs.seconds(state.context, rows * width),
             reason=self.reason,
             extrapolated=not self.costs.covers(rows, width, state.context),
         )

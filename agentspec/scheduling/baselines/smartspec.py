@@ -99,13 +99,11 @@ class SmartSpecController:
             branches = self._trees.branches[choice, :_DEPTHS]
             self._branches[: len(branches)] += _RENEWAL * (branches - self._branches[: len(branches)])
         num_nodes = np.minimum(counts, np.int32(width - 1))
-        num_tokens = state.num_tokens(num_nodes, width)
         return StepPlan(
             width=width,
             num_nodes=num_nodes,
-            num_tokens=num_tokens,
             expected_tokens=float(expected[choice]),
-            seconds=self.costs.seconds(state.context, num_tokens),
+            seconds=self.costs.seconds(state.context, rows * width),
             reason=reason,
             extrapolated=not self.costs.covers(rows, width, state.context),
         )

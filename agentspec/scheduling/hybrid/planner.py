@@ -95,7 +95,6 @@ def planning_numbers(
     speedup: float,
     speedup_alone: float = 0.0,
     exponents: tuple[float, float],
-    ragged: bool = False,
 ) -> _core.PlanningNumbers:
     """What a plan of a step of b rows is made from.
 
@@ -108,7 +107,6 @@ def planning_numbers(
         speedup: `Speedup.value`.
         speedup_alone: The same of what suffix drafts alone would have brought; 0: unknown.
         exponents: They correct the estimates of suffix drafts, and of unions; see EstimateBias.
-        ragged: Whether each row is verified with its own nodes alone.
     """
     alone = seconds if model is None else seconds + model.extend
     return _core.PlanningNumbers(
@@ -126,7 +124,6 @@ def planning_numbers(
         must_pass=model is not None and model.must_pass,
         cannot_pass=model is not None and model.cannot_pass,
         trees=model is None or model.trees,
-        ragged=ragged,
     )
 
 

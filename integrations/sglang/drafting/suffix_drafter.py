@@ -89,10 +89,10 @@ class SuffixDrafter:
     All ranks must verify the same trees, so the first one drafts for all. Only it uses the store.
     """
 
-    def __init__(self, server_args: ServerArgs, model_config: ModelConfig, *, drafts_here: bool, ragged: bool) -> None:
+    def __init__(self, server_args: ServerArgs, model_config: ModelConfig, *, drafts_here: bool) -> None:
         """Opens the engine, its corpora and the store, with the settings that the launcher resolved. `drafts_here`:
-        whether this process drafts. If not, it receives the drafts of the first rank. `ragged`: whether rows are
-        verified without padding. Raises ConfigError if a file or the store cannot be used."""
+        whether this process drafts. If not, it receives the drafts of the first rank. Raises ConfigError if a file or
+        the store cannot be used."""
         settings = self.settings = resolve_for_process(arguments.marked_settings(server_args))
         max_width = self.max_width = arguments.verify_width(server_args)
         """The most nodes of a row, its root included."""
@@ -170,7 +170,6 @@ class SuffixDrafter:
             counters=counters,
             max_failures=MAX_FAILURES,
             profiling=settings.profiling,
-            ragged=ragged,
             is_learned=not settings.profile,
         )
         """Decides how much of the drafts is verified."""

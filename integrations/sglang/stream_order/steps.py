@@ -89,7 +89,6 @@ class AheadStep:
         return StepPlan(
             self.width,
             self.num_nodes,
-            rows * self.width,
             rows + self.native.expected,
             self.predicted_seconds,
             REASONS[self.reason],

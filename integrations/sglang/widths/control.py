@@ -63,9 +63,7 @@ class PlannedStep:
     """None if the controller failed or had nothing to decide."""
     rows: int
     width: int
-    """Number of tokens of the widest row. If rows are padded, all have this width."""
-    num_tokens: int
-    """Number of tokens verified over the batch, padding included."""
+    """Number of tokens of each row, root and padding included."""
     context: int
     """Number of tokens in the KV cache over all rows."""
     is_first: bool = False
@@ -80,6 +78,11 @@ class PlannedStep:
     """The host's time for launching the draft model's reading of the accepted tokens; 0 if it does not read them."""
     end: Start | None = None
     """When the verification ends; None until it is launched."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens verified over the batch, padding included."""
+        return self.rows * self.width
 
     def took(self, seconds: float) -> None:
         if not self.is_first:
@@ -104,7 +107,6 @@ class WidthControl:
         counters: Counters,
         max_failures: int,
         profiling: bool = False,
-        ragged: bool = False,
         is_learned: bool = False,
         rest: StepRest | None = None,
     ) -> None:
@@ -116,8 +118,6 @@ class WidthControl:
             widths: The widths that steps are padded to because graphs were captured for them, ascending to `max_width`;
                 () allows any width. If `max_width` is the only one, cutting drafts would save nothing, so none are cut.
             profiling: Pad steps to the controller's width and list the latest steps.
-            ragged: Whether the device verifies each row with its own nodes only. Rows are padded nevertheless if
-                `widths` are given or steps are profiled.
             is_learned: Whether the profile is what an earlier server has learned. It is then dropped if the graphs of
                 this server turn out to be others.
             rest: What is known of the other parts of a step; None: nothing yet.
@@ -149,7 +149,6 @@ class WidthControl:
         self._key = key
         self._profiling = profiling
         self._peaks: dict[str, float] = {}
-        self._ragged = ragged and not profiling
         self._num_steps = 0
         self._steps: deque[tuple[int, int, int, float]] = deque(maxlen=_STEPS_TOLD)
         # The shapes of earlier steps, with numbers of rows rounded up as kernels are compiled.
@@ -245,11 +244,6 @@ class WidthControl:
         return self.widths == (self._max_width,)
 
     @property
-    def ragged(self) -> bool:
-        """Whether the rows of a step may differ in width."""
-        return self._ragged and not self.widths
-
-    @property
     def rest(self) -> float:
         """Seconds of a step besides its verification and the draft model, see StepRest."""
         return self._rest.seconds
@@ -321,7 +315,7 @@ class WidthControl:
         plan: StepPlan | None = None
         if len(widths) != 1 and self._breaker.allow():
             try:
-                state = StepState(drafts, context, widths, most, self.rest, self.ragged)
+                state = StepState(drafts, context, widths, most, self.rest)
                 plan = self.controller.plan(state)
                 self._breaker.succeeded()
             except Exception:
@@ -332,8 +326,7 @@ class WidthControl:
             widest = plan.width
         width = padded_width(widest, widths)
         self._latest_widths.append(width)
-        num_tokens = rows + int(num_nodes.sum()) if self.ragged else rows * width
-        planned = PlannedStep(plan, rows, width, num_tokens, context, is_first=self._is_first(rows, width))
+        planned = PlannedStep(plan, rows, width, context, is_first=self._is_first(rows, width))
         self._rest.planned(planned)
         return num_nodes, planned
 
@@ -372,7 +365,6 @@ class WidthControl:
             speedup=speedup,
             speedup_alone=speedup_alone,
             exponents=exponents,
-            ragged=self.ragged,
         )
 
     def candidates(self, rows: int) -> NDArray[np.int64]:
@@ -401,15 +393,14 @@ class WidthControl:
     def launched_ahead(self, rows: int, width: int, context: int) -> PlannedStep:
         """Notes a step that was launched before its drafts were known, and whose plan will follow."""
         self._latest_widths.append(width)
-        planned = PlannedStep(None, rows, width, rows * width, context, is_first=self._is_first(rows, width))
+        planned = PlannedStep(None, rows, width, context, is_first=self._is_first(rows, width))
         self._rest.planned(planned)
         return planned
 
     def plan_roots(self, rows: int, context: int, width: int = 1) -> tuple[NDArray[np.int32], PlannedStep]:
         """Like plan(), for a step of roots only that has at least `width` nodes a row. The controller is not asked."""
         width = padded_width(width, self._widths_for(rows))
-        tokens = rows * (1 if self.ragged else width)
-        planned = PlannedStep(None, rows, width, tokens, context, is_first=self._is_first(rows, width))
+        planned = PlannedStep(None, rows, width, context, is_first=self._is_first(rows, width))
         self._rest.planned(planned)
         return np.zeros(rows, np.int32), planned
 
@@ -474,12 +465,11 @@ class WidthControl:
         if step.plan is None or len(num_accepted) != step.rows:
             return
         # The step was only as wide as its widest row required, which may be less than planned.
-        width = -(-step.num_tokens // step.rows) if self.ragged else step.width
-        if (step.plan.width, step.plan.num_tokens) != (width, step.num_tokens):
-            step.plan = replace(step.plan, width=width, num_tokens=step.num_tokens)
+        if step.plan.width != step.width:
+            step.plan = replace(step.plan, width=step.width)
         if learns:
             if step.seconds > 0.0:
-                self._see(step.rows, width, step.context)
+                self._see(step.rows, step.width, step.context)
             try:
                 self.controller.observe(step.plan, np.array(num_accepted, np.int32), step.seconds, context=step.context)
             except Exception:

@@ -37,8 +37,6 @@ _SHARES = (0.3, 0.3)
 
 
 class TimedStep(Protocol):
-    num_tokens: int
-    """Verified tokens."""
     seconds: float
     """Time of the verification; 0 until it is known."""
     drafter_seconds: float
@@ -49,6 +47,10 @@ class TimedStep(Protocol):
     """The host's time for launching the draft model's reading of the accepted tokens; 0 if it does not read them."""
     end: Start | None
     """When the verification ends; None until it is launched."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Verified tokens."""
 
 
 @dataclass(slots=True)

@@ -20,35 +20,29 @@ def exact(cost: StepCost = StepCost(1e-7, 3e-3, 0.01)) -> GoodputController:  # 
     return GoodputController(EXACT, profile(cost))
 
 
-@every("widths, ragged", [((1, 2, 4, 8), False), ((1, 3), False), ((2, 5), False), ((), False), ((), True)])
+@every("widths", [(1, 2, 4, 8), (1, 3), (2, 5), ()])
 @every("seed", range(15))
-def test_no_other_width_and_prefixes_promise_more(seed: int, widths: tuple[int, ...], ragged: bool) -> None:
-    """Without padding, the number of tokens is rounded up to a multiple of the number of rows."""
+def test_no_other_width_and_prefixes_promise_more(seed: int, widths: tuple[int, ...]) -> None:
     rng = np.random.default_rng(seed)
     cost = StepCost(*(rng.random(3) * [1e-6, 5e-3, 0.02]).tolist())
     controller = exact(cost)
     for _ in range(5):
         rows = drawn_rows(rng, int(rng.integers(1, 5)), 5)
-        context, max_width = int(rng.integers(1, 5000)), 8 if ragged else int(rng.integers(1, 9))
+        context, max_width = int(rng.integers(1, 5000)), int(rng.integers(1, 9))
         rest = 0.02 * rng.random() * (seed % 2)
         allowed, best = sorted({1, *(w for w in widths or range(1, 9) if w <= max_width)}), 0.0
         for kept in itertools.product(*(range(len(row) + 1) for row in rows)):
-            needed = 1 - (-sum(kept) // len(rows)) if ragged else 1 + max(kept)
             expected = len(rows) + sum(sum(row[:n]) for row, n in zip(rows, kept, strict=True))
-            for width in [w for w in allowed if w >= needed][:1]:
+            for width in [w for w in allowed if w > max(kept)][:1]:
                 best = max(best, expected / (cost.seconds(context, len(rows) * width) + rest))
-        plan = controller.plan(
-            state(rows, context=context, widths=widths, max_width=max_width, rest=rest, ragged=ragged)
-        )
+        plan = controller.plan(state(rows, context=context, widths=widths, max_width=max_width, rest=rest))
         assert plan.expected_tokens / (plan.seconds + rest) == pytest.approx(best, rel=1e-5)
         kept_sum = sum(sum(row[:n]) for row, n in zip(rows, plan.num_nodes.tolist(), strict=True))
         assert plan.expected_tokens == pytest.approx(len(rows) + kept_sum, rel=1e-5)
         assert plan.estimated.sum() == pytest.approx(kept_sum, rel=1e-5) and plan.num_nodes.dtype == np.int32
         assert plan.seconds == pytest.approx(cost.seconds(context, len(rows) * plan.width))
-        if ragged:
-            assert plan.num_tokens - len(rows) == plan.num_nodes.sum() == plan.sizes.sum()
-        else:
-            assert plan.num_nodes.max() < plan.width <= max(max_width, 1)
+        assert plan.num_nodes.max() < plan.width <= max(max_width, 1)
+        assert plan.num_nodes.sum() == plan.sizes.sum()
 
 
 def test_a_step_beyond_the_measured_range_says_so() -> None:
@@ -75,7 +69,7 @@ def test_what_unions_bring_is_learnt_apart(united: bool) -> None:
     """Steps of one kind are observed. Half as many tokens are accepted as their estimates say."""
     controller = exact()
     plan = StepPlan(
-        3, np.full(4, 2, np.int32), 12, 8.0, 0.01, "best", np.array([3.2, 2.4]), np.array([4, 4]), united=united
+        3, np.full(4, 2, np.int32), 8.0, 0.01, "best", np.array([3.2, 2.4]), np.array([4, 4]), united=united
     )
     for _ in range(50):
         controller.observe(plan, np.array([1, 1, 1, 0], np.int32), 0.01, context=100)
@@ -93,10 +87,10 @@ def test_suffix_drafts_alone_are_taken_to_be_as_good_as_unions_have_shown() -> N
     controller = exact()
     drafts = np.array([6.0, 6.0]), np.array([8, 8])
     for _ in range(50):
-        plan = StepPlan(3, np.full(8, 2, np.int32), 24, 8.0, 0.01, "best", *drafts, united=True)
+        plan = StepPlan(3, np.full(8, 2, np.int32), 8.0, 0.01, "best", *drafts, united=True)
         controller.observe(plan, np.full(8, 2, np.int32), 0.01, context=100)
     assert controller.bias_united.exponent < controller.bias.exponent * 1.1 < 0.7
-    alone = StepPlan(3, np.full(8, 2, np.int32), 24, 8.0, 0.01, "best", *drafts)
+    alone = StepPlan(3, np.full(8, 2, np.int32), 8.0, 0.01, "best", *drafts)
     for _ in range(50):
         controller.observe(alone, np.array([2, 2, 2, 2, 2, 2, 0, 0], np.int32), 0.01, context=100)
     assert controller.bias.exponent > 0.85, "what they do themselves counts more"

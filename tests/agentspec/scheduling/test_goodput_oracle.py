@@ -52,7 +52,7 @@ def test_it_decides_as_its_oracle_does(seed: int, objective: str) -> None:
         probe_share=float(rng.choice([0.0, 0.001, 0.1])),
     )
     controllers = GoodputController(config, known), oracle_controller(config, known)
-    widths, ragged = TIERS[seed % len(TIERS)], bool(rng.integers(2))
+    widths = TIERS[seed % len(TIERS)]
     late: deque[tuple[StepPlan, StepPlan, np.ndarray, float, int]] = deque()
     delay = int(rng.integers(0, 3))
     is_long = seed % 5 == 0
@@ -67,7 +67,7 @@ def test_it_decides_as_its_oracle_does(seed: int, objective: str) -> None:
             rows, max_width = int(rng.integers(0 if step else 1, 13)), int(rng.integers(1, 20))
             context = int(rng.integers(1, 5000)) * max(rows, 1)
         drafts = drawn_batch(rng, rows, min(max_width - 1, 20) if rng.random() < 0.95 else 0, quality)
-        state = StepState(drafts, context, widths, max_width, float(rng.random()) * 1e-3, ragged)
+        state = StepState(drafts, context, widths, max_width, float(rng.random()) * 1e-3)
         plan, other = (controller.plan(state) for controller in controllers)
         check_alike(plan, other)
         reasons[plan.reason] += 1
@@ -97,9 +97,9 @@ def test_a_step_that_looks_ahead_is_planned_as_by_a_controller_that_always_does(
         drafts = drawn_batch(rng, 4, 15, float(rng.choice([0.5, 0.9])))
         plans = []
         for goodput, ahead in ((always, False), (asked, True), (never, False)):
-            out = np.empty(4, np.int32), np.empty(15), np.empty(15, np.int64)
+            out = np.empty(15), np.empty(15, np.int64)
             of_drafts = drafts.offsets, drafts.parents, drafts.estimates
-            plans.append(goodput.plan(*of_drafts, widths, 100.0, 0.0, False, seconds, 1.0, *out, ahead=ahead))
+            plans.append(goodput.plan(*of_drafts, widths, 100.0, 0.0, seconds, 1.0, *out, ahead=ahead))
         assert plans[1] == plans[0]
         others += plans[2] != plans[0]
     assert others, "the objectives differ in some steps"

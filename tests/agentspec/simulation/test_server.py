@@ -47,8 +47,7 @@ class FixedWidth:
         self.states.append(state)
         width = min(self._width, state.max_width)
         drafted = np.minimum(np.diff(state.drafts.offsets) - 1, width - 1).astype(np.int32)
-        num_tokens = state.num_tokens(drafted, width)
-        return StepPlan(width, drafted, num_tokens, float(len(drafted)), 0.0, "length")
+        return StepPlan(width, drafted, float(len(drafted)), 0.0, "length")
 
     def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
         self.accepted.append(num_accepted.tolist())

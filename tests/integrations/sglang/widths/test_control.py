@@ -33,7 +33,6 @@ def control(
     known: Profile | None = None,
     *,
     widths: tuple[int, ...] = (),
-    ragged: bool = False,
     profiling: bool = False,
     max_width: int = 8,
     **config: Any,
@@ -46,7 +45,6 @@ def control(
         widths=widths,
         counters=Counters(),
         max_failures=2,
-        ragged=ragged,
         profiling=profiling,
     )
 
@@ -93,28 +91,6 @@ def test_prompts_that_are_read_together_between_steps_are_paid_for(
         of.interrupted(between)
         now += 0.04
     assert (of.rest > 0.01) == counts
-
-
-def test_rows_that_are_not_padded_are_paid_for_by_their_nodes() -> None:
-    of = control(profile(), ragged=True, probe_share=0.0)
-    rows = batch([[0.9] * 7, [0.01], [0.01] * 3])
-    kept, planned = of.plan(rows, CONTEXT)
-    assert kept.tolist() == [7, 1, 1]
-    assert (planned.width, planned.num_tokens) == (8, 12)
-    assert planned.plan is not None and (planned.plan.width, planned.plan.num_tokens) == (4, 12)
-    assert of.describe()["last_step"] == {}
-    planned.took(0.5)
-    of.observe(planned, [3, 0, 0])
-    assert of.describe()["last_step"]["width"] == 4
-
-
-@pytest.mark.parametrize("padded", [{"widths": (1, 2, 4, 8)}, {"widths": (8,)}, {"profiling": True}], ids=str)
-def test_rows_are_padded_all_the_same_to_graphs_and_where_steps_are_measured(padded: dict[str, Any]) -> None:
-    of = control(ragged=True, controller="fixed", length=3, **padded)
-    kept, planned = of.plan(DRAFTS, CONTEXT)
-    assert not of.ragged
-    assert kept.tolist() == [3, 1, 0]
-    assert planned.num_tokens == 3 * planned.width
 
 
 def test_graphs_of_one_width_are_filled() -> None:
@@ -247,15 +223,12 @@ def test_a_profile_of_something_else_is_refused() -> None:
     assert control(profile()).controller.costs.known
 
 
-@every("ragged", [False, True])
 @every("widths", [(), WIDTHS])
 @every("name", get_args(ControllerName))
-def test_what_any_controller_leaves_can_be_laid_out(name: str, widths: tuple[int, ...], ragged: bool) -> None:
+def test_what_any_controller_leaves_can_be_laid_out(name: str, widths: tuple[int, ...]) -> None:
     """If it could not, a step with roots alone, which replaces failed steps, would fail too."""
     rng = np.random.default_rng(0)
-    of = control(
-        profile(peaks=(1e12, 1e11), hidden_size=64), widths=widths, max_width=32, ragged=ragged, controller=name
-    )
+    of = control(profile(peaks=(1e12, 1e11), hidden_size=64), widths=widths, max_width=32, controller=name)
     for step in range(40):
         drafts = batch(drawn_rows(rng, int(rng.integers(1, 6)), 31) if step % 4 else [[], []])
         kept, planned = of.plan(drafts, CONTEXT)
