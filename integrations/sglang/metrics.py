@@ -73,7 +73,7 @@ COUNTED = {
     "control_errors": _counter(
         "Failures of the controller; each let its step verify all that was drafted", *_OF_A_STEP
     ),
-    "verified_tokens": _counter("Tokens that verification computed, roots and padding included", *_OF_A_STEP),
+    "verified_tokens": _counter("Tokens of verifications, roots and padding included", *_OF_A_STEP),
     "drafting_seconds": _counter("Seconds spent in drafting on the step", *_OF_A_STEP),
 }
 """Counts of the worker."""
