@@ -307,18 +307,18 @@ class Sharing(Publisher):
                 self._leave_to_readers(namespace, error)
                 loaded = Loaded(self._tail(namespace, room))
                 break
+        ids = loaded.output_ids.tolist()
         self._loaded[namespace] = loaded.position
         self._coverage.start(namespace, loaded.position)
-        self._health.add("loaded_outputs", len(loaded.output_ids))
+        self._health.add("loaded_outputs", len(ids))
         if not loaded.is_most:
             self._keeper.leave_out(namespace)
         until = self._tombstones.of_namespaces().get(namespace, 0.0)
         expired = self._keeper.expired_before()
         num_expired = self._engine.expire(namespace, max(int(until) + 1 if until else 0, expired))
-        held = self._held_ids(namespace) if num_expired else frozenset(loaded.output_ids.tolist())
-        self._known[namespace] = held
+        held = self._known[namespace] = self._held_ids(namespace) if num_expired else frozenset(ids)
         # An append that is tried again while this starts may come after all others.
-        self._seen.update([each for each in loaded.output_ids.tolist() if each in held])
+        self._seen.update([each for each in ids if each in held])
         hashes = frozenset((loaded.output_ids >> 32).tolist())
         for of, request_id in self._tombstones.of_requests():
             if of in (namespace, ANY_NAMESPACE) and request_hash(request_id) in hashes:
