@@ -250,6 +250,10 @@ def metrics_enabled(server_args: ServerArgs) -> bool:
     return bool(getattr(server_args, "enable_metrics", False))
 
 
+def traces_requests(server_args: ServerArgs) -> bool:
+    return bool(getattr(server_args, "enable_trace", False))
+
+
 def admin_key(server_args: ServerArgs) -> str:
     """The value of SGLang's --admin-api-key; empty if it was not given."""
     with contextlib.suppress(ImportError, AttributeError):

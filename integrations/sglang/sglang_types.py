@@ -44,6 +44,20 @@ class FinishReason(Protocol):
     def to_json(self) -> Mapping[str, Any]: ...
 
 
+class TraceContext(Protocol):
+    """A request's spans in one process."""
+
+    tracing_enable: bool
+
+    def trace_set_thread_attrs(self, attrs: dict[str, Any]) -> None: ...
+
+
+class TimeStats(Protocol):
+    """The times of a request, and its spans."""
+
+    trace_ctx: TraceContext
+
+
 class Req(Protocol):
     """A request in a scheduler process."""
 
@@ -53,6 +67,7 @@ class Req(Protocol):
     sampling_params: object
     to_finish: object
     finished_reason: FinishReason | None
+    time_stats: TimeStats
 
     def finished(self) -> bool: ...
 

@@ -4,7 +4,8 @@ append may be in the log twice."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from agentspec.store.records import ANY_NAMESPACE, Deletion
@@ -55,17 +56,18 @@ class Tombstones:
 
 
 class SeenIds:
-    """At least the latest `num_ids` different ids that were added, and at most twice as many. Thread-safe.
+    """At least the latest `num_ids` different ids that were added, and at most twice as many. Ids are not 0. Thread-safe.
 
-    Two sets, of which the older one is dropped as a whole. A dict could drop single ids in their order, but it searches for
-    its first id among all those that it has dropped.
+    Two hash tables, of which the older one is dropped as a whole. They are arrays, so that their memory is small and does not
+    grow, and no slot is freed, so that a search ends at the first empty one.
     """
 
     def __init__(self, num_ids: int) -> None:
         self._num_ids = num_ids
+        self._mask = (1 << (2 * num_ids - 1).bit_length()) - 1
         self._lock = threading.Lock()
-        self._latest: set[int] = set()
-        self._before: set[int] = set()
+        self._latest, self._before = self._table(), self._table()
+        self._num_latest = 0
 
     def update(self, output_ids: Sequence[int]) -> None:
         """Adds ids, which must be ordered from oldest to latest."""
@@ -81,13 +83,29 @@ class SeenIds:
     def discard(self, output_ids: AbstractSet[int]) -> None:
         """Forgets ids."""
         with self._lock:
-            self._latest -= output_ids
-            self._before -= output_ids
+            before, latest = (set(table) - output_ids - {0} for table in (self._before, self._latest))
+            self._before, self._latest = self._table(before), self._table(latest)
+            self._num_latest = len(latest)
 
     def _add(self, output_id: int) -> bool:
-        if output_id in self._latest or output_id in self._before:
+        slot = self._slot(self._latest, output_id)
+        if self._latest[slot] or self._before[self._slot(self._before, output_id)]:
             return False
-        self._latest.add(output_id)
-        if len(self._latest) == self._num_ids:
-            self._before, self._latest = self._latest, set()
+        self._latest[slot] = output_id
+        self._num_latest += 1
+        if self._num_latest == self._num_ids:
+            self._before, self._latest, self._num_latest = self._latest, self._table(), 0
         return True
+
+    def _table(self, output_ids: Iterable[int] = ()) -> array[int]:
+        table = array("Q", bytes(8 * (self._mask + 1)))
+        for each in output_ids:
+            table[self._slot(table, each)] = each
+        return table
+
+    def _slot(self, table: array[int], output_id: int) -> int:
+        """Where the id is, or the empty place for it."""
+        slot = (output_id ^ output_id >> 32) & self._mask
+        while table[slot] not in (0, output_id):
+            slot = slot + 1 & self._mask
+        return slot

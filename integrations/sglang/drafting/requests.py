@@ -164,6 +164,11 @@ class RequestBook:
         if entry is not None:
             self._end(rid, entry)
 
+    def request(self, rid: str) -> Req | None:
+        """The open request of that id."""
+        entry = self._entries.get(rid)
+        return None if entry is None else entry.request
+
     def undrafted(self, rid: str) -> Undrafted | None:
         """Why the request must not have drafts; None if it may."""
         entry = self._entries.get(rid)

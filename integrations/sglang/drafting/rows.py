@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.drafts import DraftBatch, Source
 from agentspec.integrations.sglang.metrics import Counters
+from agentspec.integrations.sglang.sglang_types import Req
 
 _SOURCE_LABELS = tuple(source.name.lower() if source is not Source.ROOT else "none" for source in Source)
 
@@ -48,6 +51,29 @@ class DraftedStep:
     def _add(name: str, amounts: NDArray[Any], rows: NDArray[np.int64], counters: Counters) -> None:
         for source in np.flatnonzero(rows).tolist():
             counters.add(name, int(amounts[source]), _SOURCE_LABELS[source])
+
+
+class TracedDrafts:
+    """What was drafted for each request that SGLang traces (`--enable-trace`)."""
+
+    def __init__(self) -> None:
+        self._counts: WeakKeyDictionary[Req, Counter[str]] = WeakKeyDictionary()
+
+    def add(self, requests: Sequence[Req], step: DraftedStep, num_accepted: Sequence[int]) -> None:
+        """Adds a step whose result was processed, with one entry for each row."""
+        rows = zip(requests, step.sources.tolist(), step.num_drafted.tolist(), num_accepted, strict=True)
+        for request, source, drafted, accepted in rows:
+            if request.time_stats.trace_ctx.tracing_enable:
+                counts = self._counts.setdefault(request, Counter())
+                label = _SOURCE_LABELS[source]
+                counts[f"agentspec.verify_steps.{label}"] += 1
+                if drafted:
+                    counts[f"agentspec.drafted_tokens.{label}"] += drafted
+                    counts[f"agentspec.accepted_tokens.{label}"] += accepted
+
+    def end(self, request: Req) -> None:
+        """Sets the counts of a request as attributes of its scheduler's span, which must still be open."""
+        request.time_stats.trace_ctx.trace_set_thread_attrs(dict(self._counts.pop(request, ())))
 
 
 def roots_only(roots: NDArray[np.int32]) -> DraftBatch:

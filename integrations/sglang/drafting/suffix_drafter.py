@@ -31,7 +31,7 @@ from agentspec.integrations.sglang.drafting.breaker import MAX_FAILURES, Breaker
 from agentspec.integrations.sglang.drafting.draftless import START_TOKENS, DraftlessRows, Reason
 from agentspec.integrations.sglang.drafting.request_counts import RequestCounts
 from agentspec.integrations.sglang.drafting.requests import KeptOutput, RequestBook
-from agentspec.integrations.sglang.drafting.rows import DraftedStep, roots_only
+from agentspec.integrations.sglang.drafting.rows import DraftedStep, TracedDrafts, roots_only
 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
 from agentspec.integrations.sglang.kernels.kept_tokens import keep_what_plain_decoding_keeps
 from agentspec.integrations.sglang.kernels.token_states import commit_no_states, keep_states_of_each_row
@@ -115,6 +115,7 @@ class SuffixDrafter:
             self.engine.attach_corpus(path)
         self._sharing = open_sharing(settings, self.engine, scope) if drafts_here else None
         self._draftless = DraftlessRows()
+        self._traced = TracedDrafts() if drafts_here and arguments.traces_requests(server_args) else None
         self._requests = RequestCounts(arguments.tokenizer_folder(server_args), int(model_config.vocab_size))
         tenants = Tenants(settings.namespace_from, namespace_key(settings))
         self._desk: AdminDesk | None = None
@@ -251,6 +252,11 @@ class SuffixDrafter:
         self._batch = None
 
     def finish(self, rid: str) -> None:
+        request = self._book.request(rid) if self._traced is not None else None
+        if self._traced is not None and request is not None:
+            # SGLang closes the request's span next.
+            self.settle()
+            self.guarded(self._traced.end, request)
         self.guarded(self._book.finish, rid)
 
     def abort(self, rid_prefix: str, everything: bool) -> None:
@@ -331,9 +337,15 @@ class SuffixDrafter:
         if not step.unites:
             drafted = DraftedStep(step.first_sources, step.num_nodes)
             drafted.count_drafted(self.counters)
-            drafted.count_accepted(self.counters, num_accepted)
+            self.accepted_of(step.requests, drafted, num_accepted)
         self.drafted(step.requests, step.outcomes, had_draft, had_draft)
         return learns
+
+    def accepted_of(self, requests: Sequence[Req], drafted: DraftedStep, num_accepted: Sequence[int]) -> None:
+        """Counts the accepted tokens of a step whose result was processed, bonus tokens not counted."""
+        drafted.count_accepted(self.counters, num_accepted)
+        if self._traced is not None:
+            self._traced.add(requests, drafted, num_accepted)
 
     def idle(self) -> None:
         """Called when the scheduler is idle. Closes the requests that ended in its last batch; no later step would."""

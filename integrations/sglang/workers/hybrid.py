@@ -282,7 +282,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         found = done.read.wait()
         counts = (found[:, 0] - 1).astype(np.int32)
         assert done.drafted is not None
-        done.drafted.count_accepted(self.counters, num_accepted)
+        self.suffix.accepted_of(done.suffix.requests, done.drafted, num_accepted)
         self.policy.observe(done.rids, done.drafts, counts, found[:, 1:-1], np.maximum(done.suffix.ends, 0))
         if done.plain_seconds and done.planned.plan is not None:
             seconds = self.suffix.control.rest + done.planned.plan.seconds
@@ -318,7 +318,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         sources[united.num_nodes == 0] = Source.ROOT
         drafted = DraftedStep(sources, united.num_nodes)
         drafted.count_drafted(self.counters)
-        drafted.count_accepted(self.counters, num_accepted)
+        self.suffix.accepted_of(done.requests, drafted, num_accepted)
         if learns:
             self._use.learn(done, united)
 

@@ -163,8 +163,8 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             self.suffix.later(self._observe, step, num_correct_drafts_per_req)
 
     def _observe(self, step: _Step, num_accepted: list[int]) -> None:
-        if step.drafted is not None and step.planned is not None:
-            step.drafted.count_accepted(self.counters, num_accepted)
+        if step.suffix is not None and step.drafted is not None and step.planned is not None:
+            self.suffix.accepted_of(step.suffix.requests, step.drafted, num_accepted)
             self.suffix.control.observe(step.planned, num_accepted)
 
     def forward_batch_generation(self, batch: ScheduleBatch, *args: object, **kwargs: object) -> BatchResult:

@@ -1,15 +1,17 @@
-"""Monitoring of a real server: its metrics, a Prometheus that scrapes them, the dashboard, `top` and `doctor`."""
+"""Monitoring of a real server: its metrics, a Prometheus that scrapes them, the dashboard, spans, `top` and `doctor`."""
 
 from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from prometheus_server import Prometheus
+from span_collector import SpanCollector
 from server_requests import ARGUMENTS, MODEL, counters_of, generate, greedy_requests, state_of, tokens_of
 
 from agentspec.cli import main
@@ -51,8 +53,14 @@ UNITS = (
 
 
 @pytest.fixture(scope="module")
-def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with everything that can be observed: a draft model, a store and metrics. It has answered some
+def spans() -> Iterator[SpanCollector]:
+    with SpanCollector() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory: pytest.TempPathFactory, spans: SpanCollector) -> Iterator[Server]:
+    """A server with everything that can be observed: a draft model, a store, metrics and spans. It has answered some
     requests."""
     folder = tmp_path_factory.mktemp("observed")
     config = folder / "settings.yaml"
@@ -64,8 +72,9 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         arguments=(
             *(*ARGUMENTS, "--enable-metrics", "--speculative-draft-model-path", str(EAGLE3_FOLDER)),
             *("--admin-api-key", ADMIN_KEY, "--agentspec-config", str(config)),
+            *("--enable-trace", "--otlp-traces-endpoint", spans.url),
         ),
-        environment={"AGENTSPEC_STORE": f"sqlite:///{folder}/store.sqlite3"},
+        environment={"AGENTSPEC_STORE": f"sqlite:///{folder}/store.sqlite3", **spans.environment},
     )
     with server:
         ask(server)
@@ -107,6 +116,24 @@ def test_the_state_says_why_rows_have_no_draft_and_what_plans_came_to(observed: 
     assert 0 < control["measured_steps"] <= counters["steps"] and control["observed_seconds"] > 0
     assert state["requests"]["kept"] >= 8 and state["carriage_returns"] == {"prompts": 0, "outputs": 0}
     assert state["scope"]["tokenizer"] and state["metrics"] is True
+
+
+def test_the_spans_of_a_request_say_what_was_drafted_for_it(observed: Server, spans: SpanCollector) -> None:
+    """The steps and the accepted tokens by source make up the answer; only the last step may have accepted more."""
+    deadline = time.monotonic() + 30.0
+    while len(traces := spans.traces_with("agentspec.verify_steps", "gen_ai.usage.completion_tokens")) < 8:
+        assert time.monotonic() < deadline, f"only {len(traces)} of 8 requests have spans with drafts"
+        time.sleep(0.2)
+    for attributes in traces:
+        steps, drafted, accepted = (
+            sum(value for name, value in attributes.items() if name.startswith(f"agentspec.{figure}."))
+            for figure in ("verify_steps", "drafted_tokens", "accepted_tokens")
+        )
+        assert 0 <= accepted <= drafted
+        surplus = 1 + steps + accepted - attributes["gen_ai.usage.completion_tokens"]
+        assert 0 <= surplus < state_of(observed)["max_width"]
+    sources = {name.rpartition(".")[2] for of in traces for name in of if name.startswith("agentspec.drafted_tokens")}
+    assert sources and sources <= set(SOURCES)
 
 
 @pytest.mark.prometheus

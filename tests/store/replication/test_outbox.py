@@ -166,7 +166,7 @@ def test_at_least_the_latest_ids_are_remembered_and_at_most_twice_as_many(seed: 
     draw, number = random.Random(seed), 1 + 3 * seed
     seen, added = SeenIds(number), list[int]()
     for _ in range(500):
-        one = draw.randrange(4 * number)
+        one = draw.randint(1, 4 * number)
         if seen.add(one):
             assert one not in added[-number:]
             added.append(one)
@@ -175,3 +175,5 @@ def test_at_least_the_latest_ids_are_remembered_and_at_most_twice_as_many(seed: 
     seen.update(range(1000, 1100))
     assert not any(seen.add(one) for one in range(1100 - number, 1100))
     assert seen.add(1099 - 2 * number)
+    seen.discard({1099, 5})
+    assert [seen.add(one) for one in (1100 - number, 1099, 1099)] == [number == 1, True, False]
