@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 
 class SpanCollector:
     """Serves OTLP over HTTP on a free port while it is open."""
 
-    environment = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
+    environment: ClassVar = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
     """What the server needs to send its spans here."""
 
     def __init__(self) -> None:

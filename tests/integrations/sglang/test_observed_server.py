@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 import pytest
 from prometheus_server import Prometheus
-from span_collector import SpanCollector
 from server_requests import ARGUMENTS, MODEL, counters_of, generate, greedy_requests, state_of, tokens_of
+from span_collector import SpanCollector
 
 from agentspec.cli import main
 from agentspec.errors import ManagementError
@@ -131,7 +131,7 @@ def test_the_spans_of_a_request_say_what_was_drafted_for_it(observed: Server, sp
         )
         assert 0 <= accepted <= drafted
         surplus = 1 + steps + accepted - attributes["gen_ai.usage.completion_tokens"]
-        assert 0 <= surplus < state_of(observed)["max_width"]
+        assert 0 <= surplus < max(map(int, state_of(observed)["control"]["widths"]))
     sources = {name.rpartition(".")[2] for of in traces for name in of if name.startswith("agentspec.drafted_tokens")}
     assert sources and sources <= set(SOURCES)
 
