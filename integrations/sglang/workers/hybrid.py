@@ -54,6 +54,7 @@ from agentspec.integrations.sglang.drafting.stop_rule import DraftStop, stop_thr
 from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter, SuffixStep
 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging, VerifyTensors
 from agentspec.integrations.sglang.kernels import tree_union
+from agentspec.integrations.sglang.kernels.accepted_path import compact_by_gathering
 from agentspec.integrations.sglang.sglang_types import BatchResult, Req, ScheduleBatch, ServerArgs
 from agentspec.integrations.sglang.stream_order.ranks import Ranks
 from agentspec.integrations.sglang.stream_order.steps import AheadStep, StreamOrder
@@ -145,6 +146,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
     def __init__(self, server_args: ServerArgs, *args: object, **kwargs: object) -> None:
         with compat.draft_workers(EagleTreeDrafting, StandaloneTreeDrafting):
             super().__init__(server_args, *args, **kwargs)
+        compact_by_gathering()
         runner = self.target_worker.model_runner
         self.suffix = SuffixDrafter(server_args, runner.model_config, drafts_here=compat.tp_rank(self) == 0)
         self.settings, self.max_width = self.suffix.settings, self.suffix.max_width

@@ -104,6 +104,8 @@ USED = [
     (EAGLE, "EagleDraftWorker._capture_cuda_graphs", ""),
     ("speculative.eagle_utils", "get_draft_recurrent_hidden_state_spec", "model_runner"),
     ("speculative.eagle_utils", "eagle_sample", "verify_input batch"),
+    ("speculative.eagle_worker_common", "_compact_accept_to_front", "x accept_index bs num_draft_tokens"),
+    ("observability.trace", "TraceReqContext.trace_set_thread_attrs", "attrs"),
     ("speculative.standalone_worker_v2", "StandaloneDraftWorker", ""),
     ("speculative.standalone_worker_v2", "StandaloneWorkerV2", ""),
     ("speculative.spec_utils", "select_top_k_tokens", "i topk_p topk_index hidden_states scores topk"),
