@@ -133,8 +133,8 @@ class Keeper:
         """Runs one round as far as the store allows, then raises the first StoreError. The next round continues."""
         with self._running:
             now = time.monotonic()
-            self._ask_clock()
             self._expire(now, thoroughly)
+            self._ask_clock()
             if not self._store.lease(self._owner, 3 * self._config.keep_seconds + 30.0):
                 self._held_lease = False
                 self._next_thorough = 0.0
