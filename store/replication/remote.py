@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec import __version__
 from agentspec.engine import Engine
 from agentspec.errors import AgentspecError, StoreError, StoreUnavailableError
 from agentspec.store.base import Scope
@@ -33,6 +34,8 @@ logger = logging.getLogger("agentspec")
 _MAIN = "from agentspec.store.replication.process import main; main()"
 # Longest time, in seconds, that a caller on the scheduler's thread waits for the process.
 _ANSWER_SECONDS = 1.0
+# Longest wait between tries to start the process. A try costs much of a core's second, and adds its error to the log.
+_START_SECONDS = 30.0
 
 
 class SharingProcess(Publisher):
@@ -59,7 +62,7 @@ class SharingProcess(Publisher):
         self._engine = engine
         self._setup = StoreSetup(url=url, scope=scope, sharing=config, engine=engine.config, password=password, key=key)
         self._stopping = threading.Event()
-        self._retry = Retry(self._stopping, lambda: None)
+        self._retry = Retry(self._stopping, lambda: None, longest=_START_SECONDS)
         self._num_ended = 0
         self._is_cleared = False
         # What the processes counted that have ended.
@@ -157,7 +160,7 @@ class SharingProcess(Publisher):
             descriptors = [theirs.fileno() for _, theirs in pairs]
             # -P: a folder of that name in the working directory must not hide the package.
             process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _MAIN, *map(str, descriptors)],
+                [sys.executable, "-P", "-c", _MAIN, __version__, *map(str, descriptors)],
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
             )
