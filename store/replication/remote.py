@@ -70,6 +70,8 @@ class SharingProcess(Publisher):
         self._listener: Callable[[dict[str, Any]], None] | None = None
         self._told: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
+        # The one that was started last; it may still be waiting for its store.
+        self._latest: subprocess.Popen[bytes] | None = None
         self._commands: Channel | None = None
         self._engine_channel: Channel | None = None
         self._outbox_thread: threading.Thread | None = None
@@ -108,12 +110,12 @@ class SharingProcess(Publisher):
         self._outbox.close()
         if self._commands is not None:
             self._commands.close()
-        if self._process is not None:
+        if self._latest is not None:
             try:
-                self._process.wait(timeout)
+                self._latest.wait(timeout)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+                self._latest.kill()
+                self._latest.wait()
         for thread in (self._engine_thread, self._outbox_thread):
             if thread is not None and thread.is_alive():
                 thread.join(timeout)
@@ -159,7 +161,7 @@ class SharingProcess(Publisher):
             pairs.extend(socket.socketpair() for _ in range(3))
             descriptors = [theirs.fileno() for _, theirs in pairs]
             # -P: a folder of that name in the working directory must not hide the package.
-            process = subprocess.Popen(
+            process = self._latest = subprocess.Popen(
                 [sys.executable, "-P", "-c", _MAIN, __version__, *map(str, descriptors)],
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,

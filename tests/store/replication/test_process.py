@@ -182,6 +182,26 @@ def test_a_process_of_another_version_is_not_used(
     assert len(written(store)) == 1
 
 
+def test_a_process_that_waits_for_its_store_ends_with_the_server(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def noting_popen(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*args, **kwargs))
+        return started[-1]
+
+    with Replica.beside(server.url) as one:
+        server.stop()
+        monkeypatch.setattr(subprocess, "Popen", noting_popen)
+        process_of(one).kill()
+        until(lambda: started)
+        time.sleep(1.0)
+        one.sharing.close(0.5)
+        assert [process.poll() is None for process in started] == [False]
+
+
 def test_an_engine_cleared_while_the_process_is_at_work_hides_nothing(store: Store) -> None:
     with Replica.beside(store.url, keep_seconds=0.1) as one:
         for number in range(5):
