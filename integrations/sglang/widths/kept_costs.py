@@ -6,6 +6,7 @@ They cost speed only where they are wrong, and steps correct them. So a file tha
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -95,6 +96,9 @@ class KeptCosts:
             new.replace(self.path)
         except OSError as error:
             self._failed = True
+            with contextlib.suppress(OSError):
+                # A full disk keeps its beginning.
+                new.unlink()
             logger.warning("agentspec does not keep step times, because %s cannot be written: %s", self.path, error)
 
 
