@@ -73,6 +73,8 @@ class StoreInfo:
     used_bytes: int
     limit_bytes: int
     """0 means no limit."""
+    time: float
+    """Now, in seconds since 1970 by the store's clock."""
 
 
 class Reader(Protocol):

@@ -99,9 +99,15 @@ def redact(url: str) -> str:
 
 
 def default_path() -> Path:
-    """The file of `sqlite://`."""
+    """The file of `sqlite://`. Raises ConfigError if the user has no home, as an arbitrary user of a container has none."""
     home = os.environ.get("XDG_DATA_HOME", "")
-    folder = Path(home) if os.path.isabs(home) else Path.home() / ".local" / "share"
+    try:
+        folder = Path(home) if os.path.isabs(home) else Path.home() / ".local" / "share"
+    except RuntimeError:
+        raise ConfigError(
+            f"the default store {DEFAULT_URL} has no folder, because this user has no home; set HOME or XDG_DATA_HOME, or "
+            "name a store, such as sqlite:////PATH"
+        ) from None
     return folder / "agentspec" / "store.sqlite3"
 
 

@@ -100,7 +100,7 @@ class Server(RunningServer):
         model: folder of the model, or a name for SGLang to find.
         algorithm: value of --speculative-algorithm; "none" for plain decoding.
         log: file that gets what the server prints.
-        environment: variables over those of this process.
+        environment: variables over those of this process, whose AGENTSPEC_STORE is not used.
         python: the interpreter that runs the server, where its environment is not that of this process.
         emulate: the device that the server emulates, or a file of step times; None: it computes.
         start_seconds: how long the server may take until it answers.
@@ -129,9 +129,11 @@ class Server(RunningServer):
         self._on_wait = on_wait
         rest = ["--host", "127.0.0.1", "--port", str(self.port), *arguments]
         self.command, variables = launch_command(str(model), algorithm, rest, python, emulate)
-        # By default the server fetches nothing from outside and keeps nothing that an earlier server has learned.
-        defaults = {"HF_HUB_OFFLINE": "1", "AGENTSPEC_STORE": "memory://", "AGENTSPEC_KEEP_STEP_TIMES": "false"}
-        self._environment = {**defaults, **os.environ, **variables, **(environment or {})}
+        # By default the server fetches nothing from outside, and it keeps nothing for later servers. The store in this
+        # process's environment may be that of servers in production, so only `environment` and `arguments` name one.
+        offline = {"HF_HUB_OFFLINE": "1"}
+        keeping = {"AGENTSPEC_STORE": "memory://", "AGENTSPEC_KEEP_STEP_TIMES": "false"}
+        self._environment = {**offline, **os.environ, **keeping, **variables, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

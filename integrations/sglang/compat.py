@@ -18,7 +18,7 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -154,6 +154,12 @@ def target_graphs(model_runner: ModelRunner) -> tuple[object, GraphRunner] | Non
 def has_adapters(model_runner: ModelRunner) -> bool:
     """Whether requests may ask for adapters (LoRA). The older release lacks the attribute if LoRA is off."""
     return getattr(model_runner, "lora_manager", None) is not None
+
+
+def loaded_adapters(model_runner: ModelRunner) -> Mapping[str, Any]:
+    """The adapters (LoRA) that SGLang has loaded, by id; none if LoRA is off."""
+    manager = getattr(model_runner, "lora_manager", None)
+    return {} if manager is None else manager.loras
 
 
 def batch_sizes_to_capture(model_runner: ModelRunner, width: int) -> tuple[int, ...]:

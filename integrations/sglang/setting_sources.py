@@ -127,10 +127,10 @@ def resolve(flags: Mapping[str, str], environment: Mapping[str, str]) -> Setting
         if name.startswith(VARIABLE_PREFIX) and name not in SECRET_VARIABLES
     }
     default_path = variables.pop(CONFIG_VARIABLE, "")
-    path = flags.get(CONFIG) or default_path
+    path, named_by = (flags[CONFIG], CONFIG_FLAG) if flags.get(CONFIG) else (default_path, CONFIG_VARIABLE)
     given = {name.removeprefix(VARIABLE_PREFIX).lower(): f"the variable {name}" for name in variables}
     _check_known(given, {name: variable_of(name) for name in (*FIELDS, *MEASUREMENTS)})
-    in_file = _read_file(Path(path)) if path else {}
+    in_file = _read_file(Path(path), named_by) if path else {}
 
     class Sourced(Settings, BaseSettings):
         model_config = SettingsConfigDict(env_prefix=VARIABLE_PREFIX)
@@ -169,13 +169,13 @@ def _typed(name: str, text: str) -> Any:
         return text
 
 
-def _read_file(path: Path) -> dict[str, object]:
+def _read_file(path: Path, named_by: str) -> dict[str, object]:
     is_yaml = path.suffix.lower() in _YAML
     kind, read = ("YAML", yaml.safe_load) if is_yaml else ("JSON", json.loads)
     try:
         content = read(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"cannot read the settings file {path}: {error.strerror}; check {CONFIG_VARIABLE}") from error
+        raise ConfigError(f"cannot read the settings file {path}: {error.strerror}; check {named_by}") from error
     except (ValueError, yaml.YAMLError) as error:
         # YAML's own message shows the line, which may contain a password.
         mark = getattr(error, "problem_mark", None)

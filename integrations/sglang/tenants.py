@@ -7,7 +7,8 @@ clients.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,8 +110,10 @@ def _is_group(value: object) -> bool:
 class Tenants:
     """Finds the namespace of each request. For one thread."""
 
-    def __init__(self, namespace_from: str, key: bytes | None) -> None:
+    def __init__(self, namespace_from: str, key: bytes | None, adapter_name: Callable[[str], str] = str) -> None:
+        """`adapter_name`: what tells the adapter of an id from others; by default its id."""
         check_namespace_field(namespace_from)
+        self._adapter_name = adapter_name
         self._field = namespace_from
         self._key = key
         self._cached: dict[str, str] = {}
@@ -141,9 +144,11 @@ class Tenants:
     def _tenant(self, request: Req, custom_params: object) -> str | None:
         extra_key = getattr(request, "extra_key", None) or ""
         salt = getattr(request, "cache_salt", None) or ""
-        # Texts of different adapters are texts of different models. SGLang appends the adapter to extra_key, and a client
-        # may send any adapter's id, so without it here "ac" with the adapter "me" would be the tenant "acme".
+        # Texts of different adapters are texts of different models. SGLang appends the adapter's id to extra_key, and a
+        # client may send any adapter's id, so without it here "ac" with the adapter "me" would be the tenant "acme".
         adapter = getattr(request, "lora_id", None) or ""
+        if adapter:
+            extra_key, adapter = extra_key.removesuffix(adapter), self._adapter_name(adapter)
         if self._field == "auto":
             return joined(extra_key, salt, adapter) if adapter else joined(extra_key, salt)
         if self._field == "extra_key":
@@ -166,3 +171,44 @@ class Tenants:
                 self._cached.clear()
             found = self._cached[tenant] = namespace_id(tenant, self._key)
         return found
+
+
+class AdapterNames:
+    """Names LoRA adapters by their weights. For one thread.
+
+    SGLang gives an adapter another random id each time that it is loaded, and unloads adapters by itself beyond
+    --max-loaded-loras. By its weights, an adapter that is loaded again is known in every replica, and is told apart from
+    others that had its name.
+    """
+
+    def __init__(self, loaded: Callable[[], Mapping[str, Any]]) -> None:
+        """`loaded`: returns the adapters that SGLang has loaded, by id."""
+        self._loaded = loaded
+        self._names: dict[str, str] = {}
+
+    def __call__(self, lora_id: str) -> str:
+        """The SHA-256 of an adapter's weights, which takes a second or two for each gigabyte when it is first asked for; the
+        id itself if no such adapter is loaded."""
+        name = self._names.get(lora_id)
+        if name is None:
+            adapter = self._loaded().get(lora_id)
+            if adapter is None:
+                return lora_id
+            if len(self._names) >= _MAX_CACHED:
+                self._names.clear()
+            name = self._names[lora_id] = _digest(adapter)
+        return name
+
+
+def _digest(adapter: Any) -> str:
+    # The launcher has no use for it.
+    import torch
+
+    weights: dict[str, torch.Tensor] = dict(adapter.embedding_layers)
+    for layer in adapter.layers:
+        weights |= layer.weights
+    digest = hashlib.sha256(repr(adapter.scaling).encode())
+    for name, tensor in sorted(weights.items()):
+        digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -347,7 +347,13 @@ class RedisStore:
 
     def info(self) -> StoreInfo:
         facts = self._nodes.run(self._keys.epoch, server_facts)
-        return StoreInfo("redis", product(facts), int(facts.get("used_memory", 0)), int(facts.get("maxmemory", 0)))
+        return StoreInfo(
+            kind="redis",
+            server=product(facts),
+            used_bytes=int(facts.get("used_memory", 0)),
+            limit_bytes=int(facts.get("maxmemory", 0)),
+            time=int(facts.get("server_time_usec", 0)) / 1e6 or time.time(),
+        )
 
     def close(self) -> None:
         self._closed = True

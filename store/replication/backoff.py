@@ -16,11 +16,15 @@ _FAILURES_TO_OPEN = 8
 class Retry:
     """Counts the consecutive failures of one thread and waits between its attempts, for any kind of store.
 
-    Closed: waits grow. Open: one attempt every 1 to 2 seconds, and the health report says so. One success closes the
+    Closed: waits grow. Open: each wait is the longest, commonly 1 to 2 seconds, and the health report says so. One success closes the
     breaker. A wait ends as soon as `stopping` is set, unlike the sleep in redis.retry.Retry.
     """
 
-    def __init__(self, stopping: threading.Event, on_open: Callable[[], None]) -> None:
+    def __init__(
+        self, stopping: threading.Event, on_open: Callable[[], None], *, longest: float = _LONGEST_WAIT
+    ) -> None:
+        """`longest`: the longest wait in seconds."""
+        self._longest = longest
         self._stopping = stopping
         self._on_open = on_open
         self._random = random.Random()
@@ -43,5 +47,5 @@ class Retry:
         self.failed_since = self.failed_since or time.monotonic()
         if self.num_failures == _FAILURES_TO_OPEN:
             self._on_open()
-        longest = _LONGEST_WAIT if self.is_open else min(_LONGEST_WAIT, _FIRST_WAIT * 2**self.num_failures)
+        longest = self._longest if self.is_open else min(self._longest, _FIRST_WAIT * 2**self.num_failures)
         return not self._stopping.wait(longest * self._random.uniform(0.5, 1.0))

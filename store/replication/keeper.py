@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Sized
 
 from agentspec.errors import RecordError, StoreError, StoreUnavailableError
 from agentspec.store.base import NamespaceInfo, Store
-from agentspec.store.clock import SteadyClock
+from agentspec.store.clock import STEP_SECONDS, SteadyClock
 from agentspec.store.codec import Codec
 from agentspec.store.config import SharingConfig
 from agentspec.store.replication.coverage import Coverage
@@ -54,7 +54,10 @@ class Keeper:
     ) -> None:
         """`expire`: deletes a namespace's outputs from before a time from the engine, and returns what it has deleted."""
         self.clock = SteadyClock()
-        """The clock that times outputs and decides when they expire."""
+        """The clock that times outputs."""
+        self._expiry_clock = self.clock
+        # The store's clock, less time.monotonic().
+        self._store_offset = math.inf
         self._engine = engine
         self._store = store
         self._codec = codec
@@ -82,9 +85,25 @@ class Keeper:
         """Seconds until the next run, with jitter, so that replicas do not all ask for the lease at once."""
         return self._config.keep_seconds * self._random.uniform(0.75, 1.25)
 
+    def begin(self, last_time: float) -> None:
+        """Sets the clock that decides what has expired; called before anything expires. `last_time`: when the store was
+        last appended to; 0 if never. Raises StoreError."""
+        self._expiry_clock = SteadyClock(last_time or math.inf)
+        self._ask_clock()
+
+    def _ask_clock(self) -> None:
+        if self._config.ttl_seconds:
+            self._store_offset = self._store.info().time - time.monotonic()
+
     def expired_before(self) -> int:
-        """The time, in seconds since 1970, before which finished outputs have expired; 0 if outputs never expire."""
-        return math.floor(self.clock.now() - self._config.ttl_seconds) if self._config.ttl_seconds else 0
+        """The time, in seconds since 1970, before which finished outputs have expired; 0 if outputs never expire.
+
+        What a wrong clock deletes is lost for all replicas. So a clock that is ahead of the store's does not count.
+        """
+        if not self._config.ttl_seconds:
+            return 0
+        now, by_store = self._expiry_clock.now(), time.monotonic() + self._store_offset
+        return math.floor((by_store if now > by_store + STEP_SECONDS else now) - self._config.ttl_seconds)
 
     def grew(self, namespace: str, num_bytes: int) -> None:
         """Notes that an entry of the namespace's log was read."""
@@ -115,6 +134,7 @@ class Keeper:
         with self._running:
             now = time.monotonic()
             self._expire(now, thoroughly)
+            self._ask_clock()
             if not self._store.lease(self._owner, 3 * self._config.keep_seconds + 30.0):
                 self._held_lease = False
                 self._next_thorough = 0.0

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec import __version__
 from agentspec.config import EngineConfig
 from agentspec.engine import NamespaceStats, TokenArray
 from agentspec.errors import StoreError, StoreUnavailableError
@@ -224,10 +225,15 @@ class _Commands:
 
 
 def main() -> None:
-    """Runs the process. Its arguments are the descriptors of the sockets for commands, engine and outbox."""
+    """Runs the process. Its arguments are the version of agentspec that the server runs, and the descriptors of the sockets
+    for commands, engine and outbox."""
+    running, *descriptors = sys.argv[1:]
+    if running != __version__:
+        # Another version may mean something else by the same messages.
+        sys.exit(f"agentspec {running} was replaced by {__version__} under the running server; restart the server")
     # Whoever interrupts a server interrupts this process too; it must write what the server still hands over.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    commands, engine, outbox = (Channel(socket.socket(fileno=int(each))) for each in sys.argv[1:])
+    commands, engine, outbox = (Channel(socket.socket(fileno=int(each))) for each in descriptors)
     handlers = _Commands(engine, outbox)
     commands.serve(handlers)
     handlers.close()

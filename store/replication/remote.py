@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec import __version__
 from agentspec.engine import Engine
 from agentspec.errors import AgentspecError, StoreError, StoreUnavailableError
 from agentspec.store.base import Scope
@@ -33,6 +34,8 @@ logger = logging.getLogger("agentspec")
 _MAIN = "from agentspec.store.replication.process import main; main()"
 # Longest time, in seconds, that a caller on the scheduler's thread waits for the process.
 _ANSWER_SECONDS = 1.0
+# Longest wait between tries to start the process. A try costs much of a core's second, and adds its error to the log.
+_START_SECONDS = 30.0
 
 
 class SharingProcess(Publisher):
@@ -59,7 +62,7 @@ class SharingProcess(Publisher):
         self._engine = engine
         self._setup = StoreSetup(url=url, scope=scope, sharing=config, engine=engine.config, password=password, key=key)
         self._stopping = threading.Event()
-        self._retry = Retry(self._stopping, lambda: None)
+        self._retry = Retry(self._stopping, lambda: None, longest=_START_SECONDS)
         self._num_ended = 0
         self._is_cleared = False
         # What the processes counted that have ended.
@@ -67,6 +70,8 @@ class SharingProcess(Publisher):
         self._listener: Callable[[dict[str, Any]], None] | None = None
         self._told: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
+        # The one that was started last; it may still be waiting for its store.
+        self._latest: subprocess.Popen[bytes] | None = None
         self._commands: Channel | None = None
         self._engine_channel: Channel | None = None
         self._outbox_thread: threading.Thread | None = None
@@ -105,12 +110,12 @@ class SharingProcess(Publisher):
         self._outbox.close()
         if self._commands is not None:
             self._commands.close()
-        if self._process is not None:
+        if self._latest is not None:
             try:
-                self._process.wait(timeout)
+                self._latest.wait(timeout)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+                self._latest.kill()
+                self._latest.wait()
         for thread in (self._engine_thread, self._outbox_thread):
             if thread is not None and thread.is_alive():
                 thread.join(timeout)
@@ -156,8 +161,8 @@ class SharingProcess(Publisher):
             pairs.extend(socket.socketpair() for _ in range(3))
             descriptors = [theirs.fileno() for _, theirs in pairs]
             # -P: a folder of that name in the working directory must not hide the package.
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _MAIN, *map(str, descriptors)],
+            process = self._latest = subprocess.Popen(
+                [sys.executable, "-P", "-c", _MAIN, __version__, *map(str, descriptors)],
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
             )

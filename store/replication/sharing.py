@@ -97,6 +97,7 @@ class Sharing(Publisher):
         self._stopping = threading.Event()
         self._num_unreadable = 0
         self._is_resumed = False
+        self._begun = False
         self._listener: Callable[[dict[str, Any]], None] | None = None
         self._keeper = Keeper(
             engine,
@@ -260,6 +261,10 @@ class Sharing(Publisher):
             # The reader tries this log again from time to time.
             self._failed("reading the log of deletions", error)
         infos = sorted(self._store.namespaces(), key=lambda info: -info.last_time)
+        if not self._begun:
+            # Later, this replica's own outputs would confirm a wrong clock.
+            self._keeper.begin(infos[0].last_time if infos else 0.0)
+            self._begun = True
         budget = self._engine.config.budget_bytes
         sizes = [min(max(info.snapshot_bytes, info.log_bytes * INDEX_GROWTH), budget) for info in infos]
         for info, size, share in reversed(list(zip(infos, sizes, shares(sizes, budget), strict=True))):

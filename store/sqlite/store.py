@@ -375,7 +375,8 @@ class SqliteStore:
     def info(self) -> StoreInfo:
         with self._lock:
             used = self._open_file().num_bytes()
-        return StoreInfo(kind="sqlite", server=f"SQLite {sqlite3.sqlite_version}", used_bytes=used, limit_bytes=0)
+        server = f"SQLite {sqlite3.sqlite_version}"
+        return StoreInfo(kind="sqlite", server=server, used_bytes=used, limit_bytes=0, time=time.time())
 
     def close(self) -> None:
         self._closed = True

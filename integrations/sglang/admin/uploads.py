@@ -80,9 +80,20 @@ def write_documents(documents: object, stream: IO[bytes]) -> None:
 
 @contextmanager
 def spool() -> Iterator[IO[bytes]]:
-    """A temporary file that only this user may read. A process that needs it longer must make a link."""
-    with tempfile.NamedTemporaryFile(prefix="agentspec-upload-", suffix=".jsonl") as stream:
-        yield stream
+    """A temporary file that only this user may read. A process that needs it longer must make a link. Raises ManagementError
+    if it cannot be written."""
+    try:
+        with tempfile.NamedTemporaryFile(prefix="agentspec-upload-", suffix=".jsonl") as stream:
+            yield stream
+    except OSError as error:
+        if error.errno is None:
+            # A time-out of what is done meanwhile.
+            raise
+        raise ManagementError(
+            f"the server cannot keep the upload in {tempfile.gettempdir()}: {error.strerror}; make room there, or name "
+            "another folder by its variable TMPDIR",
+            507,
+        ) from None
 
 
 def spooled(stream: IO[bytes]) -> Path:

@@ -37,12 +37,12 @@ from agentspec.integrations.sglang.kernels.kept_tokens import keep_what_plain_de
 from agentspec.integrations.sglang.kernels.token_states import commit_no_states, keep_states_of_each_row
 from agentspec.integrations.sglang.metrics import AdminMetrics, Counters, StateMetrics, StoreMetrics, metric_labels
 from agentspec.integrations.sglang.setting_sources import resolve_for_process
-from agentspec.integrations.sglang.sglang_types import ModelConfig, ModelRunner, Req, ServerArgs
+from agentspec.integrations.sglang.sglang_types import ModelRunner, Req, ServerArgs
 from agentspec.integrations.sglang.store_setup import namespace_key, open_sharing, served_scope
 from agentspec.integrations.sglang.stream_order.host_functions import launcher, works
 from agentspec.integrations.sglang.stream_order.ranks import Ranks
 from agentspec.integrations.sglang.stream_order.steps import AheadStep, StreamOrder
-from agentspec.integrations.sglang.tenants import Handling, Tenants
+from agentspec.integrations.sglang.tenants import AdapterNames, Handling, Tenants
 from agentspec.integrations.sglang.widths.control import WidthControl, profile_key
 from agentspec.integrations.sglang.widths.graph_sizes import wanted_widths
 from agentspec.integrations.sglang.widths.kept_costs import KeptCosts
@@ -89,10 +89,11 @@ class SuffixDrafter:
     All ranks must verify the same trees, so the first one drafts for all. Only it uses the store.
     """
 
-    def __init__(self, server_args: ServerArgs, model_config: ModelConfig, *, drafts_here: bool) -> None:
-        """Opens the engine, its corpora and the store, with the settings that the launcher resolved. `drafts_here`:
-        whether this process drafts. If not, it receives the drafts of the first rank. Raises ConfigError if a file or
-        the store cannot be used."""
+    def __init__(self, server_args: ServerArgs, model_runner: ModelRunner, *, drafts_here: bool) -> None:
+        """Opens the engine, its corpora and the store, with the settings that the launcher resolved. `model_runner`: the
+        target's. `drafts_here`: whether this process drafts. If not, it receives the drafts of the first rank. Raises
+        ConfigError if a file or the store cannot be used."""
+        model_config = model_runner.model_config
         settings = self.settings = resolve_for_process(arguments.marked_settings(server_args))
         max_width = self.max_width = arguments.verify_width(server_args)
         """The most nodes of a row, its root included."""
@@ -117,7 +118,8 @@ class SuffixDrafter:
         self._draftless = DraftlessRows()
         self._traced = TracedDrafts() if drafts_here and arguments.traces_requests(server_args) else None
         self._requests = RequestCounts(arguments.tokenizer_folder(server_args), int(model_config.vocab_size))
-        tenants = Tenants(settings.namespace_from, namespace_key(settings))
+        adapter_name = AdapterNames(partial(compat.loaded_adapters, model_runner)) if drafts_here else str
+        tenants = Tenants(settings.namespace_from, namespace_key(settings), adapter_name)
         self._desk: AdminDesk | None = None
         if drafts_here:
             self._desk = AdminDesk(

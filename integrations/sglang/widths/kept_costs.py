@@ -6,6 +6,7 @@ They cost speed only where they are wrong, and steps correct them. So a file tha
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -57,8 +58,14 @@ class KeptCosts:
     @classmethod
     def of(cls, settings: Settings, server_args: ServerArgs, key: ProfileKey) -> KeptCosts | None:
         """The file of this server; None if a profile was given, or if nothing should outlive the server."""
-        folder = _folder(settings.store)
-        if folder is None or settings.profile or settings.profiling or not settings.keep_step_times:
+        if settings.profile or settings.profiling or not settings.keep_step_times:
+            return None
+        try:
+            folder = _folder(settings.store)
+        except ConfigError as error:
+            logger.warning("agentspec does not keep step times: %s", error)
+            return None
+        if folder is None:
             return None
         named = {name: arguments.setting(server_args, name) for name in _NAMES}
         return cls(folder, key, {**named, "widths": settings.widths, "mode": settings.mode})
@@ -89,11 +96,15 @@ class KeptCosts:
             new.replace(self.path)
         except OSError as error:
             self._failed = True
+            with contextlib.suppress(OSError):
+                # A full disk keeps its beginning.
+                new.unlink()
             logger.warning("agentspec does not keep step times, because %s cannot be written: %s", self.path, error)
 
 
 def _folder(store: str) -> Path | None:
-    """The folder of an SQLite store, or else the one of the default store. None: nothing is stored."""
+    """The folder of an SQLite store, or else the one of the default store. None: nothing is stored. Raises ConfigError if
+    there is no folder for the default store."""
     if store.startswith("memory://"):
         return None
     path = unquote(store.partition("?")[0].removeprefix("sqlite:///"))

@@ -148,7 +148,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             super().__init__(server_args, *args, **kwargs)
         compact_by_gathering()
         runner = self.target_worker.model_runner
-        self.suffix = SuffixDrafter(server_args, runner.model_config, drafts_here=compat.tp_rank(self) == 0)
+        self.suffix = SuffixDrafter(server_args, runner, drafts_here=compat.tp_rank(self) == 0)
         self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
         self.counters = self.suffix.counters
         if self.settings.profiling:

@@ -84,7 +84,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         with compat.without_ngram_corpus():
             super().__init__(server_args, *args, **kwargs)
         config = self.model_runner.model_config
-        self.suffix = SuffixDrafter(server_args, config, drafts_here=compat.tp_rank(self) == 0)
+        self.suffix = SuffixDrafter(server_args, self.model_runner, drafts_here=compat.tp_rank(self) == 0)
         self._tiers = WidthTiers(self.model_runner)
         self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
         self.counters = self.suffix.counters

@@ -147,6 +147,14 @@ def test_flag_wins_over_variable_over_file_over_default(
     assert chosen == Settings(**expected)
 
 
+@pytest.mark.parametrize(
+    ("flags", "named"), [({"config": "/nowhere/a.json"}, "--agentspec-config"), ({}, "AGENTSPEC_CONFIG")]
+)
+def test_a_missing_file_is_refused_by_the_name_that_was_used(flags: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=f"nowhere.*check {named}$"):
+        setting_sources.resolve(flags, {"AGENTSPEC_CONFIG": "/nowhere/b.json"})
+
+
 def test_settings_alone_read_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTSPEC_MAX_SIBLINGS", "2")
     assert Settings().max_siblings == 8 and parse() == {}

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+import pwd
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from draft_states import KEY
 from programs import output_of
 
 from agentspec import Engine
 from agentspec.errors import AgentspecError, ConfigError, StoreError, StoreUnavailableError
 from agentspec.integrations.sglang.settings import Settings
 from agentspec.integrations.sglang.store_setup import check_store, namespace_key, open_sharing
+from agentspec.integrations.sglang.widths.kept_costs import KeptCosts
 from agentspec.store import Scope, open_store
 
 SCOPE = Scope("m", "aa" * 32)
@@ -69,6 +73,24 @@ def test_a_default_store_that_cannot_be_used_is_no_error(tmp_path: Path, caplog:
         check_store(Settings(), SCOPE)
         assert open_sharing(Settings(), Engine(), SCOPE) is None
     assert "nothing learned outlives this server" in caplog.text
+
+
+def test_a_user_without_a_home_has_no_default_store(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unknown(uid: int) -> pwd.struct_passwd:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name in ("HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with caplog.at_level(logging.WARNING):
+        check_store(Settings(), SCOPE)
+        assert open_sharing(Settings(), Engine(), SCOPE) is None
+        assert KeptCosts.of(Settings(), SimpleNamespace(model_path="m"), KEY) is None  # type: ignore[arg-type]
+    assert caplog.text.count("this user has no home; set HOME or XDG_DATA_HOME") == 3
+    with pytest.raises(ConfigError, match="this user has no home"):
+        Settings(store="sqlite://")
 
 
 def test_what_waits_is_delivered_when_the_process_ends(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,36 @@ def test_a_replica_s_clock_that_jumps_and_comes_back(url: str, system_clock: Clo
         for replica in (case.one, case.other):
             replica.sharing.keep_now()
         case.recovers()
+
+
+def test_a_server_that_starts_with_a_clock_that_is_ahead(
+    url: str, system_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def started() -> Iterator[Replica]:
+        with (
+            closing(open_store(url, SCOPE)) as store,
+            Replica(store, max_growing_tokens=64, ttl_seconds=30 * DAY) as one,
+        ):
+            yield one
+            one.write_snapshots()
+
+    with started() as one:
+        one.finish("before", list(range(1, 80)))
+    system_clock.ahead = 400 * DAY
+    with started() as one:
+        assert one.drafts([1, 2])
+        one.finish("meanwhile", [500, 501, 502])
+    system_clock.ahead = 0.0
+    with started() as one:
+        assert one.drafts([1, 2]) and one.drafts([500]) == [501, 502]
+        assert [info.num_entries for info in one.store.namespaces()] == [2]
+    # A clock that stays ahead is believed: the server was off for long. A store with a clock of its own knows better.
+    system_clock.ahead = 800 * DAY
+    monkeypatch.setattr(clock, "_BELIEVED_SECONDS", 0.0)
+    with started() as one:
+        one.write_snapshots()
+        assert one.num_outputs() == (0 if url.startswith("sqlite") else 2)
 
 
 def test_a_snapshot_that_is_written_while_the_clock_is_behind_stays(tmp_path: Path, system_clock: Clock) -> None:

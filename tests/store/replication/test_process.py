@@ -25,6 +25,7 @@ from agentspec.evals.micro.store.redis_server import RedisServer
 from agentspec.store.base import Store
 from agentspec.store.codec import Codec
 from agentspec.store.records import OutputRecord
+from agentspec.store.replication import remote
 from agentspec.store.replication.process import RemoteEngine
 from agentspec.store.replication.remote import SharingProcess
 from agentspec.store.urls import open_store
@@ -163,6 +164,42 @@ def test_a_process_that_cannot_be_started_at_once_is_started_later(
         output_id = one.finish("r", [5, 6, 7])
         assert not failures
     assert written(store) == [output_id]
+
+
+def test_a_process_of_another_version_is_not_used(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Replica.beside(store.url) as one:
+        monkeypatch.setattr(remote, "__version__", "0.0.1")
+        process_of(one).kill()
+        one.finish("r", [5, 6, 7], is_delivered=False)
+        until(lambda: "agentspec 0.0.1 was replaced by" in capfd.readouterr().err)
+        assert one.drafts([5]) == [6, 7]
+        health = one.sharing.health()
+        assert not health["connected"] and health["queued_outputs"] == 1
+        monkeypatch.undo()
+        assert one.sharing.flush(30.0)
+    assert len(written(store)) == 1
+
+
+def test_a_process_that_waits_for_its_store_ends_with_the_server(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def noting_popen(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*args, **kwargs))
+        return started[-1]
+
+    with Replica.beside(server.url) as one:
+        server.stop()
+        monkeypatch.setattr(subprocess, "Popen", noting_popen)
+        process_of(one).kill()
+        until(lambda: started)
+        time.sleep(1.0)
+        one.sharing.close(0.5)
+        assert [process.poll() is None for process in started] == [False]
 
 
 def test_an_engine_cleared_while_the_process_is_at_work_hides_nothing(store: Store) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from io import BufferedWriter, FileIO
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,17 @@ def test_refused_bodies_name_the_limit_or_the_field(
     )
     assert answer.status_code == status and told in answer.json()["error"], answer.text
     assert managed.client.get("/agentspec/jobs").json() == {"jobs": []}
+
+
+def test_an_upload_for_which_there_is_no_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    managed = ManagedEngine(tmp_path)
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", lambda **options: BufferedWriter(FileIO("/dev/full", "wb")))
+    for content, headers in (
+        (lines({"name": "x", "all": True}, {"text": "x"}), LINES),
+        (lines({"name": "x", "all": True, "documents": ["x"]}), {"Content-Type": "application/json"}),
+    ):
+        answer = managed.client.post("/agentspec/corpora", content=content, headers=headers)
+        assert answer.status_code == 507 and "No space left on device" in answer.json()["error"]
 
 
 def test_the_answers_of_several_ranks_are_told_apart(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class Serving:
         self.engine = drafter.engine = Engine(
             EngineConfig(vocab_size=1000, max_draft_tokens=max_width - 1, min_token_prob=0.0)
         )
-        drafter._draftless = DraftlessRows()
+        drafter._draftless, drafter._traced = DraftlessRows(), None
         drafter._book = RequestBook(
             drafter.engine,
             Tenants("auto", None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ from draft_states import KEY, profile
 
 from agentspec.integrations.sglang.settings import Settings
 from agentspec.integrations.sglang.widths.kept_costs import LEAST_STEPS, KeptCosts
-from agentspec.scheduling import StepCost
+from agentspec.scheduling import Profile, StepCost
 
 
 def test_what_one_server_keeps_the_next_one_loads(tmp_path: Path) -> None:
@@ -65,6 +66,19 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(tmp_path: Path, caplog:
     kept.keep(profile(), 0)
     assert "cannot be written" in caplog.text
     assert not kept.is_due(10 * LEAST_STEPS)
+
+
+def test_a_full_disk_keeps_no_part_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def save(profile: Profile, path: Path) -> None:
+        path.write_text("{")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Profile, "save", save)
+    KeptCosts(tmp_path, KEY, {}).keep(profile(), 0)
+    assert "No space left" in caplog.text
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
