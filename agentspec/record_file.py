@@ -1,16 +1,37 @@
-"""What runs write: their figures, and what they go on from after they were stopped, settings and records a line each."""
+"""Files with a record a line; and what runs write: their figures, and the settings and records that they go on from after
+they were stopped."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
 import os
-from collections.abc import Callable, Iterable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 from agentspec.errors import ConfigError
 
 T = TypeVar("T")
+READ_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error)
+"""What reading a file may raise that decompressed() has opened."""
+
+
+def decompressed(file: IO[bytes], path: Path) -> IO[bytes]:
+    """Opens a file's content, decompressed if the name ends in .xz or .gz."""
+    if path.suffix == ".xz":
+        return lzma.open(file)
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(file))
+    return file
+
+
+def filled_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file that are not blank, decompressed, with their numbers from 1. Raises one of READ_ERRORS."""
+    with path.open("rb") as file:
+        yield from ((number, line) for number, line in enumerate(decompressed(file, path), 1) if line.strip())
 
 
 class RecordFile:

@@ -77,18 +77,6 @@ _INNER = {
 }
 
 
-def folder_of(name: str, folder: Path = FOLDER) -> Path:
-    """The folder of a model that was made.
-
-    Raises:
-        ConfigError: It was not.
-    """
-    found = folder / f"qwen2.5-coder-{name}"
-    if not (found / "config.json").is_file():
-        raise ConfigError(f"there must be a model at {found}; run python -m agentspec.evals.real_models {name}")
-    return found
-
-
 def fetch(name: str, folder: Path = FOLDER) -> Path:
     """Makes the folder of a model, unless it exists, and returns it.
 

@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.analysis.logs.account import Account
-from agentspec.analysis.replay import Call, SessionReader, Tokenizer, check_session, decompressed
+from agentspec.analysis.replay import Call, SessionReader, Tokenizer, check_session
 from agentspec.config import MAX_TOKEN_IDS, EngineConfig
 from agentspec.engine import request_hash
 from agentspec.errors import ConfigError
+from agentspec.record_file import decompressed
 from agentspec.store.record_layout import pack_output
 from agentspec.store.records import OutputRecord
 
@@ -80,8 +81,8 @@ class LogFiles:
 
     def read(self, file: IO[bytes], path: Path) -> Iterator[LoggedOutput]:
         """The outputs of an open file, each noted when it is returned; bad lines are noted and skipped. Raises
-        ConfigError if a line is a chat or staged and there is no tokenizer, and OSError, EOFError, lzma.LZMAError,
-        zlib.error if the file cannot be read on."""
+        ConfigError if a line is a chat or staged and there is no tokenizer, and one of READ_ERRORS if the
+        file cannot be read on."""
         reader: SessionReader | None = None
         for number, line in enumerate(decompressed(file, path), 1):
             if self._tokenizer and (reader is None or number % _LINES_PER_READER == 0):

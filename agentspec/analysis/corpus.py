@@ -20,6 +20,7 @@ from agentspec import _core
 from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.errors import ConfigError, TokenError
 from agentspec.fingerprint import identity
+from agentspec.record_file import filled_lines
 
 _END = np.array([-1], dtype=np.int32)
 # Unlike numpy.load() it reads single arrays only.
@@ -80,14 +81,11 @@ def _read_file(file: Path, tokenizer: Tokenizer, reading: Reading) -> Iterator[N
             with file.open("rb") as stream:
                 yield _as_tokens(_read_array(stream, allow_pickle=False), tokenizer)
         elif file.suffix == ".jsonl":
-            with file.open("rb") as lines:
-                for number, line in enumerate(lines, 1):
-                    if not line.strip():
-                        continue
-                    try:
-                        yield _read_line(json.loads(line), tokenizer)
-                    except (ValueError, RecursionError) as error:
-                        reading.bad.append(f"{file}:{number}: {error}")
+            for number, line in filled_lines(file):
+                try:
+                    yield _read_line(json.loads(line), tokenizer)
+                except (ValueError, RecursionError) as error:
+                    reading.bad.append(f"{file}:{number}: {error}")
         else:
             yield tokenizer.encode(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

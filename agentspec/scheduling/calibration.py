@@ -26,10 +26,10 @@ class EstimateBias:
     were not verified yet.
     """
 
-    def __init__(self, num_columns: int = 1) -> None:
+    def __init__(self) -> None:
         self.exponent = 1.0
-        self._estimates = np.zeros(num_columns)
-        self._sizes = np.zeros(num_columns)
+        self._estimates = np.zeros(1)
+        self._sizes = np.zeros(1)
         self._accepted = 0.0
         self._assumed = _PRIOR
 

@@ -71,6 +71,7 @@ class GoodputController:
             drafts.offsets, drafts.parents, drafts.estimates, widths, context, state.rest, seconds_of_widths,
             self.bias.exponent, estimated, sizes,
         )  # fmt: skip
+        costs.note_step(rows, width, context)
         return StepPlan(
             width,
             np.minimum(num_drafted(drafts), np.int32(width - 1)),
@@ -79,7 +80,6 @@ class GoodputController:
             REASONS[reason],
             estimated[: width - 1],
             sizes[: width - 1],
-            extrapolated=not costs.covers(rows, width, context),
         )
 
     def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:

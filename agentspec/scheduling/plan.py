@@ -58,8 +58,6 @@ class StepPlan:
     """[width - 1], number of kept nodes in each column."""
     united: bool = False
     """Whether the nodes are a union with a draft model's drafts. What such unions bring is learned apart."""
-    extrapolated: bool = False
-    """Whether the step lies outside the measured range of the profile."""
 
     @property
     def num_tokens(self) -> int:

@@ -84,13 +84,7 @@ class FleetSender(PreparedSender):
 
     async def send(self, body: Mapping[str, Any]) -> Reply:
         """As Sender.send."""
-        # A body of its own for each call, because bodies are known by identity.
-        own = {**body, **self._tenant}
-        self._encoded[id(own)] = json.dumps(own).encode()
-        try:
-            return await super().send(own)
-        finally:
-            del self._encoded[id(own)]
+        return await self.send_encoded(json.dumps({**body, **self._tenant}).encode())
 
 
 class Asker:

@@ -18,7 +18,6 @@ from agentspec.evals.gpu.replays import Servers, replay_servers
 from agentspec.evals.gpu.run import Run
 from agentspec.evals.gpu.servers import HEAD_STEPS
 from agentspec.evals.gpu.steps import profile, sample, trace
-from agentspec.evals.gpu.table import table
 from agentspec.evals.gpu.trips import LENT_SECONDS, START_SECONDS, TRIPS, next_trip, trip
 from agentspec.evals.options import Options
 from agentspec.integrations.emulated_device.models.simulated_head import acceptance_for
@@ -139,7 +138,7 @@ def _run(args: argparse.Namespace) -> int:
     factor = 10.0 if args.dry_run else 1.0
     limits = {phase.name: began + factor * min(phase.limit, latest) for phase in one.phases}
     status = _do(run, limits, args.elapsed)
-    shown = table(run.results.records, run.results.phases)
+    shown = run.results.table()
     (out / "table.txt").write_text(shown + "\n", encoding="utf-8")
     print(shown)
     return status

@@ -55,7 +55,7 @@ def prompts(number: int, seed: int) -> list[str]:
     """Rendered prompts: half are agents' calls about held-out questions, half are open ones."""
     half = -(-number // 2)
     asked = link_prompts(half, seed)
-    spoken = [render(list(messages)) for messages in islice(draw_open_prompts(split="heldout", seed=seed), half)]
+    spoken = [render(list(messages)) for messages in islice(draw_open_prompts(seed=seed), half)]
     return [text for pair in zip(asked, spoken, strict=True) for text in pair][:number]
 
 

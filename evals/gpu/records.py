@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.environment import describe, without_folders
+from agentspec.evals.page.served_rows import gpu_rows
 
 Record = dict[str, Any]
 _PACKAGES = ("agentspec", "sglang", "sglang-kernel", "torch", "triton", "transformers", "numpy")
@@ -46,6 +47,23 @@ class Results:
         if error:
             last["error"] = without_folders(error)
         self._save()
+
+    def table(self) -> str:
+        """For people: the checks, the replays as the page of results shows them, and the phases."""
+        lines = []
+        for record in self.records:
+            rest = {key: value for key, value in record.items() if key not in ("part", "met", "examples", "backend")}
+            if record["part"] in ("smoke", "parity", "sampling", "profile"):
+                verdict = "FAILED" if "error" in record or not record.get("met", True) else "passed"
+                lines.append(f"{record['part']}: {verdict} {rest}"[:600])
+            elif "error" in record:
+                lines.append(f"{record['part']} {record['system']} failed: {record['error'][-300:]}")
+        for row in gpu_rows({"results.json": {"records": self.records}}):
+            lines.append(f"{row.workload}: {row.system} {row.figure} {row.baseline}".rstrip())
+        for phase in self.phases:
+            said = "complete" if phase["complete"] else f"INCOMPLETE: {str(phase.get('error', ''))[:300]}"
+            lines.append(f"phase {phase['name']}: {phase.get('seconds', 0.0)} s, {said}")
+        return "\n".join(lines)
 
     def _save(self) -> None:
         content = {**self._facts, "phases": self.phases, "records": self.records, **self._context}

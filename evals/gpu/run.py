@@ -12,7 +12,7 @@ from pathlib import Path
 from agentspec.environment import without_folders
 from agentspec.errors import AgentspecError
 from agentspec.evals.gpu.records import Results
-from agentspec.evals.gpu.servers import CPU_BACKEND
+from agentspec.evals.gpu.servers import BACKEND, CPU_BACKEND
 from agentspec.evals.gpu.sizes import SIZES, Size
 from agentspec.evals.gpu.trips import Trip
 from agentspec.integrations.servers.server import Server
@@ -50,7 +50,7 @@ class Run:
     @property
     def backend(self) -> str:
         """Of attention."""
-        return CPU_BACKEND if self.on_cpu else self.trip.backend
+        return CPU_BACKEND if self.on_cpu else BACKEND
 
     @property
     def clients(self) -> tuple[int, ...]:

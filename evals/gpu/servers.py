@@ -15,7 +15,7 @@ from agentspec.integrations.emulated_device.models import simulated_head
 WAITING = "-wait"
 """Ends the name of one of our systems whose steps wait for the results of the step before, instead of stream order."""
 WAITS = {"AGENTSPEC_STREAM_ORDER": "off"}
-BACKENDS = ("triton",)
+BACKEND = "triton"
 CPU_BACKEND = "torch_native"
 """Of attention, in a dry run."""
 WIDTHS = (1, 2, 4, 8, 16, 32)
@@ -42,7 +42,7 @@ SYSTEMS = {
     f"hybrid{WAITING}": replace(_HYBRID, variables={**_HYBRID.variables, **WAITS}),
 }
 
-START_SECONDS = {CPU_BACKEND: 600.0, "triton": 220.0}
+START_SECONDS = {CPU_BACKEND: 600.0, BACKEND: 220.0}
 """After this a server that has not answered is given up, by backend."""
 _GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64)
 _PREFILL_TOKENS = (64, 256, 1024)
@@ -62,7 +62,7 @@ def arguments(system: System, size: Size, data: Path, *, backend: str, max_runni
         system: One of SYSTEMS.
         size: Of the model.
         data: The folder that prepare made.
-        backend: Of attention, one of BACKENDS or CPU_BACKEND.
+        backend: Of attention, BACKEND or CPU_BACKEND.
         max_running: Greatest number of requests in a batch.
     """
     words = [

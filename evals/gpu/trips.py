@@ -39,7 +39,6 @@ class Trip:
     """What is replayed; the servers start when the command begins, as many side by side as fit."""
     phases: tuple[Phase, ...]
     size: str = "llama-8b"
-    backend: str = "triton"
     clients: tuple[int, ...] = (1, 16)
     kind: str = "H100 or H200"
 

@@ -139,22 +139,23 @@ _ON_GPU = {**NAMES, "none": "SGLang", "ngram": "NGRAM, 12 tokens"}
 
 
 def gpu_rows(files: Files) -> Iterator[Row]:
-    """Each system of each cell: the mean over its repetitions, beside plain decoding in the same ones."""
+    """Each system of each cell: the mean over its repetitions, beside plain decoding in the same ones where it was
+    measured."""
     for name, content in files.items():
         measured: dict[tuple[str, int, str], list[Record]] = {}
         for record in content["records"]:
             if record["part"] == "replay" and "tokens_per_second" in record:
                 measured.setdefault((record["trace"], record["clients"], record["system"]), []).append(record)
         for (trace, number, system), some in sorted(measured.items()):
-            plain = {record["repetition"]: record["tokens_per_second"] for record in measured[trace, number, "none"]}
-            over = mean(record["tokens_per_second"] / plain[record["repetition"]] for record in some)
+            plain = {one["repetition"]: one["tokens_per_second"] for one in measured.get((trace, number, "none"), ())}
+            over = [one["tokens_per_second"] / plain[one["repetition"]] for one in some if one["repetition"] in plain]
             accepted = mean(record["accept_length"] for record in some)
             yield Row(
                 name,
                 f"{_WORK[trace]}, {clients(number)}, {sum(record['calls'] for record in some)} calls",
                 _ON_GPU.get(system, system),
                 f"{speed(some):.0f} tokens/s ({accepted:.2f})",
-                "" if system == "none" else f"{over:.2f} x plain",
+                f"{mean(over):.2f} x plain" if over and system != "none" else "",
             )
 
 

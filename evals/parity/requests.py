@@ -58,7 +58,7 @@ class Asks:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(f"parity/{seed}")
         self._tokenizer = Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
-        self._fresh = draw_open_prompts(split="heldout", seed=seed)
+        self._fresh = draw_open_prompts(seed=seed)
         self._pool = link_prompts(_POOL, seed) + [render(next(self._fresh)) for _ in range(_POOL)]
         self.stop_tokens = self._tokenizer.encode("".join(STOPS + _TAILS)).ids
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from agentspec.evals.parity.requests import CONTEXT_LENGTH
 from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER, SYSTEMS, System
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import RunningServer, Server
-from agentspec.integrations.sglang_cpu import environment
 
 # Verify all drafts, even those that do not pay, so that more can go wrong.
 VERIFY_ALL = ("--agentspec-baseline", "fixed")
@@ -55,10 +53,6 @@ class Variant:
     """A name of PARITY_SYSTEMS, or "plain"."""
     overlap: bool = True
     ranks: int = 1
-    retract_every: int = 0
-    """Scheduler passes between forced retractions; 0: none is forced."""
-    plugins: tuple[Path, ...] = ()
-    """Folders for PYTHONPATH, for example with further SGLang plugins."""
     variables: Mapping[str, str] | None = None
     arguments: tuple[str, ...] = ()
     """Further arguments for SGLang."""
@@ -69,8 +63,7 @@ class Variant:
     def label(self) -> str:
         parts = [PARITY_SYSTEMS[self.system].label if self.system in PARITY_SYSTEMS else self.system]
         parts += ["overlap" if self.overlap else "no overlap", f"{self.ranks} ranks" if self.ranks > 1 else ""]
-        parts += [f"retracting every {self.retract_every}" if self.retract_every else "", *self.arguments]
-        return ", ".join(filter(None, parts))
+        return ", ".join(filter(None, [*parts, *self.arguments]))
 
 
 def parity_server(variant: Variant, log: Path) -> Server:
@@ -86,10 +79,6 @@ def parity_server(variant: Variant, log: Path) -> Server:
     if variant.ranks > 1:
         arguments += ["--tp", str(variant.ranks)]
         variables.setdefault("SGLANG_CPU_OMP_THREADS_BIND", "|".join(map(str, range(variant.ranks))))
-    if variant.retract_every:
-        variables |= {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": str(variant.retract_every)}
-    if variant.plugins:
-        variables["PYTHONPATH"] = _python_path(variant.plugins)
     return Server(
         MODEL_FOLDER,
         system.algorithm,
@@ -134,9 +123,3 @@ def check_drafted(server: RunningServer, variant: Variant, accepted: int) -> Non
         by_source = (server.agentspec_state() or {})["counters"]["by_source"]["accepted_tokens"]
         if not by_source.get("model"):
             raise ServerError(f"the server {variant.label!r} accepted nothing of its draft model; see its log")
-
-
-def _python_path(folders: Sequence[Path]) -> str:
-    """PYTHONPATH with the folders after its first entry, which patches SGLang for a CPU."""
-    first, *others = environment()["PYTHONPATH"].split(os.pathsep)
-    return os.pathsep.join([first, *map(str, folders), *others])

@@ -13,10 +13,10 @@ from agentspec.analysis.measures.entropy import output_entropy
 from agentspec.analysis.measures.replays import cold_passes, engine_config, serve, warm_passes
 from agentspec.analysis.measures.sets import spread
 from agentspec.analysis.replay import Tokenizer
-from agentspec.analysis.replay.traces import decompressed
 from agentspec.analysis.report.facts import WIDTH
 from agentspec.errors import ConfigError
 from agentspec.progress import Progress
+from agentspec.record_file import filled_lines
 
 LEAST_OUTPUTS = 100
 """Of a stage."""
@@ -69,9 +69,7 @@ def ranking(rows: Sequence[dict[str, Any]], controls: Sequence[str]) -> dict[str
 def _stage_logs(path: Path, folder: Path) -> dict[str, Path]:
     """A log of each stage that has enough outputs; each of its calls is a session."""
     records: dict[str, list[dict[str, Any]]] = {}
-    with path.open("rb") as file:
-        lines = [json.loads(line) for line in decompressed(file, path)]
-    for line in lines:
+    for line in (json.loads(text) for _, text in filled_lines(path)):
         for call in line.get("calls", ()):
             session = "/".join(str(line.get(key, "")) for key in ("session", "task", "run"))
             records.setdefault(call["stage"], []).append({"session": session, "calls": [call]})

@@ -48,7 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     rows = [compared(agent, options) for agent in options.agent or AGENTS]
     write_json(options.json, {"rows": rows, "tasks": options.tasks, "seed": options.seed, **describe(_PACKAGES)})
-    print(table(rows))
+    # `agentspec ab` has printed the seconds of each agent.
+    for row in rows:
+        print(
+            f"{row['agent']}: {row['identical']} of {row['tasks']} conversations are the recorded ones on both servers"
+        )
     return 0 if all(row["identical"] == row["tasks"] and not row["failed"] for row in rows) else 1
 
 
@@ -124,29 +128,6 @@ def _figures(facts: dict[str, Any]) -> dict[str, Any]:
             if key in rows
         },
     }
-
-
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The figures for people."""
-    lines = []
-    for row in rows:
-        answers = row["answers"]
-        lines += [
-            (
-                f"{row['agent']}: {row['identical']} of {row['tasks']} conversations are the recorded ones on both servers; "
-                f"{answers['identical']} of {answers['compared']} answers are identical"
-            ),
-            f"  {'seconds a task':<24}{'plain':>9}{'agentspec':>11}",
-        ]
-        for key, title in (("wall", "whole"), ("model", "model"), ("tools", "tools"), ("framework", "framework")):
-            if key in row:
-                figure, ratio = row[key], ""
-                if figure["low"] is not None:
-                    ratio = f"  {figure['ratio']:.2f} ({figure['low']:.2f} to {figure['high']:.2f})"
-                lines.append(f"  {title:<24}{figure['a']:>9.2f}{figure['b']:>11.2f}{ratio}")
-        if row.get("accept") and row["accept"]["b"]:
-            lines.append(f"  {'tokens a step':<24}{'1.00':>9}{row['accept']['b']:>11.2f}")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

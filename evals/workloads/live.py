@@ -41,7 +41,7 @@ def _prompts(inputs: TaskInputs) -> Pool:
         call = FixedCall({"input_ids": encode(messages), "sampling_params": sampling})
         return Conversation(f"open-{number}", (call,))
 
-    prompts = enumerate(draw_open_prompts(split="heldout", seed=inputs.seed))
+    prompts = enumerate(draw_open_prompts(seed=inputs.seed))
     return EndlessPool(starmap(unit, prompts), 1, inputs.learnt_calls)
 
 

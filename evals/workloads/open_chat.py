@@ -16,7 +16,7 @@ from datetime import timedelta
 from agentspec.workflows.text_to_sql.agents.prompts import SYSTEM, Message
 from agentspec.workflows.text_to_sql.generated.databases import Column, Kind, Table
 from agentspec.workflows.text_to_sql.generated.domains import DATABASES
-from agentspec.workflows.text_to_sql.generated.questions import HELDOUT_PERCENT, Split
+from agentspec.workflows.text_to_sql.generated.questions import HELDOUT_PERCENT
 from agentspec.workflows.text_to_sql.generated.wording import listing, quoted
 
 _KINDS: tuple[Kind, ...] = ("label", "category", "number", "date")
@@ -31,18 +31,17 @@ _WORDS: dict[str, tuple[str, ...]] = {
 }
 
 
-def draw_open_prompts(*, split: Split, seed: int) -> Iterator[tuple[Message, ...]]:
-    """Yields endless requests of one side. The sides share no text, whatever the seeds."""
+def draw_open_prompts(*, seed: int) -> Iterator[tuple[Message, ...]]:
+    """Yields endless requests. None is among those that the small model was trained on, whatever the seed."""
     rng = random.Random(f"open/{seed}")
     while True:
         text = rng.choice((_crowded, _across, _of_tables))(rng)
-        if _split_of(text) == split:
+        if _is_held_out(text):
             yield {"role": "system", "content": SYSTEM["write"]}, {"role": "user", "content": text}
 
 
-def _split_of(text: str) -> Split:
-    digest = hashlib.sha256(text.encode()).digest()
-    return "heldout" if int.from_bytes(digest[:4], "big") % 100 < HELDOUT_PERCENT else "train"
+def _is_held_out(text: str) -> bool:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % 100 < HELDOUT_PERCENT
 
 
 def _crowded(rng: random.Random) -> str:

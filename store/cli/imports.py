@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import lzma
 import sys
 import time
-import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 from agentspec.analysis.replay import load_tokenizer
 from agentspec.errors import ConfigError, RecordError
 from agentspec.progress import Progress
+from agentspec.record_file import READ_ERRORS
 from agentspec.store.base import scan_all
 from agentspec.store.cli.logs import readable
 from agentspec.store.cli.options import (
@@ -153,7 +152,7 @@ def _read(files: list[Path], log_files: LogFiles, importing: _Importing, chosen:
                     done += file.tell()
             except RecordError as error:
                 raise ConfigError(f"an output in {path} cannot be stored: {error}") from error
-            except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+            except READ_ERRORS as error:
                 raise ConfigError(f"{path} cannot be read: {error}; what came before is in the store") from error
             finally:
                 importing.flush()

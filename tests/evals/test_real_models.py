@@ -15,7 +15,7 @@ from needs import ROOT, TRACES
 
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.evals import real_models
-from agentspec.evals.real_models import Source, fetch, folder_of, tensor_name
+from agentspec.evals.real_models import Source, fetch, tensor_name
 from agentspec.evals.tool_calls.calls import TOOLS
 from agentspec.evals.workloads import TASKS
 from agentspec.evals.workloads.task import Conversation, TaskInputs
@@ -52,10 +52,7 @@ def test_pieces_that_are_not_the_official_file_are_refused(tmp_path: Path, monke
     with pytest.raises(AgentspecError, match="SHA-256"):
         fetch("wrong", tmp_path)
     assert list(tmp_path.iterdir()) == [], "nothing is left of a failure"
-    with pytest.raises(ConfigError, match="real_models right"):
-        folder_of("right", tmp_path)
-    for _ in range(2):
-        assert fetch("right", tmp_path) == folder_of("right", tmp_path)
+    assert fetch("right", tmp_path) == fetch("right", tmp_path) == tmp_path / "qwen2.5-coder-right"
     assert converted == [b"GGUF"], "the second call finds the folder"
 
 
@@ -69,7 +66,7 @@ ARGUMENTS = ("--context-length", "4096", "--max-total-tokens", "8192", "--max-ru
 @pytest.mark.traces
 @pytest.mark.real_model
 def test_a_cold_server_edits_as_plain_sglang_does_in_few_steps(tmp_path: Path) -> None:
-    model = real_models.folder_of("0.5b", ROOT / real_models.FOLDER)
+    model = fetch("0.5b", ROOT / real_models.FOLDER)
     pool = TASKS["edits"].pool(TaskInputs(model=model, data=TRACES, learnt_calls=1, max_answer_tokens=300))
     bodies = [unit.calls[0].body for unit in islice(pool.draw(EDITS, 1), EDITS) if isinstance(unit, Conversation)]
 
@@ -94,7 +91,7 @@ QUESTION = [{"role": "user", "content": "What is the weather in São Paulo for t
 @pytest.mark.server
 @pytest.mark.real_model
 def test_tool_calls_are_those_of_plain_sglang_streamed_and_whole(tmp_path: Path) -> None:
-    model = real_models.folder_of("0.5b", ROOT / real_models.FOLDER)
+    model = fetch("0.5b", ROOT / real_models.FOLDER)
     # The parser reads a call in the model's own format; SGLang itself reads the array of required calls.
     ways: tuple[dict[str, Any], ...] = ({"regex": CALL}, {"tool_choice": "required"})
     bodies = [{"messages": QUESTION, "tools": [TOOLS[0]], "temperature": 0, "max_tokens": 60, **way} for way in ways]

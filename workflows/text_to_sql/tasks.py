@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import lzma
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
+from agentspec.record_file import READ_ERRORS, filled_lines
 from agentspec.workflows.text_to_sql.generated.databases import create_all
 from agentspec.workflows.text_to_sql.generated.domains import DATABASES
 from agentspec.workflows.text_to_sql.generated.questions import Question, Split, draw_questions
@@ -47,10 +46,7 @@ def read_tasks(path: Path, default_database: str = "") -> list[Task]:
     """
     tasks: list[Task] = []
     taken: set[str] = set()
-    # Not splitlines(), which also splits at characters that JSON leaves as they are within texts, such as U+2028.
-    for number, line in enumerate(_text(path).split("\n"), 1):
-        if not line.strip():
-            continue
+    for number, line in _lines(path):
         try:
             record = json.loads(line)
             task = _task(record, f"{path.name.split('.')[0]}-{number}", default_database)
@@ -65,15 +61,10 @@ def read_tasks(path: Path, default_database: str = "") -> list[Task]:
     return tasks
 
 
-def _text(path: Path) -> str:
+def _lines(path: Path) -> list[tuple[int, bytes]]:
     try:
-        data = path.read_bytes()
-        if path.suffix == ".xz":
-            data = lzma.decompress(data)
-        elif path.suffix == ".gz":
-            data = gzip.decompress(data)
-        return data.decode("utf-8")
-    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
+        return list(filled_lines(path))
+    except READ_ERRORS as error:
         raise ConfigError(f"cannot read the questions {path}: {error}") from error
 
 

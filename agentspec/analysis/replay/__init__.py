@@ -16,10 +16,10 @@ from agentspec.analysis.replay.teacher_forcing import (
     replay_together,
 )
 from agentspec.analysis.replay.tokenizer import Tokenizer, load_tokenizer
-from agentspec.analysis.replay.traces import Call, SessionReader, Trace, check_session, decompressed, read_trace
+from agentspec.analysis.replay.traces import Call, SessionReader, Trace, check_session, read_trace
 
 __all__ = [
     "SOURCES", "Call", "Draft", "EngineSystem", "Measurement", "SessionReader", "System", "Tokenizer", "Trace",
-    "accepted_nodes", "check_session", "config_for", "decompressed", "load_tokenizer", "read_trace", "replay",
+    "accepted_nodes", "check_session", "config_for", "load_tokenizer", "read_trace", "replay",
     "replay_settings", "replay_together",
 ]  # fmt: skip

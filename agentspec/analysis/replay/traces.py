@@ -18,15 +18,12 @@ chat if its messages were recorded, and otherwise a line with the name of its st
 
 from __future__ import annotations
 
-import gzip
 import json
-import lzma
-import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +34,7 @@ from agentspec.analysis.logs.formats import calls_of
 from agentspec.analysis.replay.encoding import Encoder
 from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.errors import ConfigError
+from agentspec.record_file import READ_ERRORS, filled_lines
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,28 +110,18 @@ def read_sessions(path: Path, bad_lines: list[str], last: int | None = None) -> 
     ConfigError if the file cannot be read."""
     sessions = []
     try:
-        with path.open("rb") as file:
-            lines = ((number, line) for number, line in enumerate(decompressed(file, path), 1) if line.strip())
-            for number, line in lines if last is None else deque(lines, last):
-                try:
-                    session = json.loads(line)
-                    check_session(session)
-                except (ValueError, RecursionError) as error:
-                    bad_lines.append(f"{path.name}:{number}: {error}")
-                else:
-                    sessions.append(session)
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        lines = filled_lines(path)
+        for number, line in lines if last is None else deque(lines, last):
+            try:
+                session = json.loads(line)
+                check_session(session)
+            except (ValueError, RecursionError) as error:
+                bad_lines.append(f"{path.name}:{number}: {error}")
+            else:
+                sessions.append(session)
+    except READ_ERRORS as error:
         raise ConfigError(f"cannot read the trace {path}: {error}; pass a .jsonl, .jsonl.xz or .jsonl.gz") from error
     return sessions
-
-
-def decompressed(file: IO[bytes], path: Path) -> IO[bytes]:
-    """Opens a file's content, decompressed if the name ends in .xz or .gz."""
-    if path.suffix == ".xz":
-        return lzma.open(file)
-    if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(file))
-    return file
 
 
 def check_session(session: Any, account: Account | None = None) -> list[LoggedCall]:

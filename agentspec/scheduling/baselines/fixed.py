@@ -37,13 +37,13 @@ class LengthController:
         length = max(min(self._length(rows), state.max_width - 1), 0) if rows else 0
         width = width_of(length, candidate_widths(state.widths, state.max_width))
         num_nodes = np.minimum(num_drafted(state.drafts), np.int32(min(length, width - 1)))
+        self.costs.note_step(rows, width, state.context)
         return StepPlan(
             width=width,
             num_nodes=num_nodes,
             expected_tokens=rows + self._accepted_a_node * float(num_nodes.sum()),
             seconds=self.costs.seconds(state.context, rows * width),
             reason=self.reason,
-            extrapolated=not self.costs.covers(rows, width, state.context),
         )
 
     def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:

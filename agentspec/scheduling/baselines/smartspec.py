@@ -99,13 +99,13 @@ class SmartSpecController:
             branches = self._trees.branches[choice, :_DEPTHS]
             self._branches[: len(branches)] += _RENEWAL * (branches - self._branches[: len(branches)])
         num_nodes = np.minimum(counts, np.int32(width - 1))
+        self.costs.note_step(rows, width, state.context)
         return StepPlan(
             width=width,
             num_nodes=num_nodes,
             expected_tokens=float(expected[choice]),
             seconds=self.costs.seconds(state.context, rows * width),
             reason=reason,
-            extrapolated=not self.costs.covers(rows, width, state.context),
         )
 
     def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:

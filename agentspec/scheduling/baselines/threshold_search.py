@@ -6,7 +6,6 @@ where whole chains were accepted to. A shorter draft would begin some rounds els
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,11 +82,9 @@ class StopOutcome:
     """Of one row."""
 
 
-def threshold_outcomes(
-    chains: DraftedChains, prices: StepPrices, thresholds: Sequence[float] = THRESHOLDS
-) -> list[StopOutcome]:
-    """What each threshold would have made of the chains."""
-    return [_outcome(chains, prices, candidate_length(chains.probabilities, h), h) for h in thresholds]
+def threshold_outcomes(chains: DraftedChains, prices: StepPrices) -> list[StopOutcome]:
+    """What each of THRESHOLDS would have made of the chains."""
+    return [_outcome(chains, prices, candidate_length(chains.probabilities, h), h) for h in THRESHOLDS]
 
 
 def fixed_outcomes(chains: DraftedChains, prices: StepPrices) -> list[StopOutcome]:

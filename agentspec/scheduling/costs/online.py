@@ -74,12 +74,9 @@ class OnlineCosts:
         """Predicted seconds of verifications of these numbers of tokens, by the curve that the steps have shown."""
         return self._curve.at(batched, context, self.cost)
 
-    def covers(self, rows: int, width: int, context: float) -> bool:
-        """Whether the profile was measured on such steps; False without a profile. Counts the steps that are not
-        covered."""
-        covered = self.profile is not None and self.profile.covers(rows, width, context)
-        self._outside += not covered
-        return covered
+    def note_step(self, rows: int, width: int, context: float) -> None:
+        """Counts a step on whose kind the profile was not measured; every step without a profile."""
+        self._outside += self.profile is None or not self.profile.covers(rows, width, context)
 
     def observe(self, context: float, batched: float, seconds: float) -> None:
         """Learns from the seconds of a verification. Impossible values are ignored."""

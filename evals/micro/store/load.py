@@ -36,6 +36,8 @@ OUTPUTS_PER_SECOND = 200
 OUTPUT_TOKENS = 2000
 # Interval at which the follower's index is checked. Measured lags are too long by at most this.
 _LOOK_SECONDS = 0.005
+# The engine's add() has an argument named `time`.
+_now = time.time
 # The follower stops waiting for missing outputs this long after the last arrival.
 _PATIENCE = 20.0
 
@@ -136,12 +138,8 @@ class _Noting(Engine):
 
     def add(self, namespace: str, output_id: int, tokens: TokenArray, *, num_prompt_tail: int, time: int) -> bool:
         added = super().add(namespace, output_id, tokens, num_prompt_tail=num_prompt_tail, time=time)
-        self.arrived.append((output_id, _time()))
+        self.arrived.append((output_id, _now()))
         return added
-
-
-def _time() -> float:
-    return time.time()
 
 
 def _follow(url: str, together: Barrier, parent: Connection) -> None:

@@ -198,9 +198,9 @@ class Work:
             self.clock.start()
             self._inside -= 1
 
-    def as_kernel(self, function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
+    def as_kernel(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps the function as one kernel of the device."""
-        label = name or getattr(function, "__name__", "kernel")
+        label = getattr(function, "__name__", "kernel")
 
         @functools.wraps(function)
         def kernel(*args: Any, **kwargs: Any) -> Any:

@@ -55,11 +55,11 @@ _ROUNDS, _CALLS = 5, 2000
 class Calls(TorchFunctionMode):
     """The mode that intercepts torch calls. It is entered once, on the scheduler's thread."""
 
-    def __init__(self, work: Work, overhead: float = 0.0) -> None:
-        """`overhead`: seconds that interception adds to a call, before and after __torch_function__."""
+    def __init__(self, work: Work) -> None:
         super().__init__()
         self.work = work
-        self.overhead = overhead
+        self.overhead = 0.0
+        """Seconds that interception adds to a call, before and after __torch_function__."""
         self.suspended = False
         """Whether calls are not intercepted, for example while weights are loaded."""
         self.mixed: Counter[str] = Counter()

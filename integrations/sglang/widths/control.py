@@ -103,7 +103,6 @@ class WidthControl:
         key: ProfileKey,
         *,
         max_width: int,
-        widths: tuple[int, ...] = (),
         counters: Counters,
         max_failures: int,
         profiling: bool = False,
@@ -114,9 +113,7 @@ class WidthControl:
 
         Args:
             key: The model, the device and the engine of this server.
-            max_width: The most tokens of a row.
-            widths: The widths that steps are padded to because graphs were captured for them, ascending to `max_width`;
-                () allows any width. If `max_width` is the only one, cutting drafts would save nothing, so none are cut.
+            max_width: The most tokens of a row. Steps may have any width up to it, until use_widths() is called.
             profiling: Pad steps to the controller's width and list the latest steps.
             is_learned: Whether the profile is what an earlier server has learned. It is then dropped if the graphs of
                 this server turn out to be others.
@@ -133,8 +130,8 @@ class WidthControl:
         self._is_learned = is_learned
         self._seen = profile.measured if profile is not None else None
         self._max_width = max_width
-        self.widths = widths
-        self._widths_for: Callable[[int], tuple[int, ...]] = lambda rows: widths
+        self.widths: tuple[int, ...] = ()
+        self._widths_for: Callable[[int], tuple[int, ...]] = lambda rows: ()
         self._latest_widths: deque[int] = deque(maxlen=_LATEST)
         self._counters = counters
         self._breaker = Breaker(max_failures)
@@ -169,10 +166,11 @@ class WidthControl:
         captured: bool,
         widths_for: Callable[[int], tuple[int, ...]] | None = None,
     ) -> None:
-        """Sets the widths that steps are padded to, as in __init__. Call it before the first step.
+        """Sets the widths that steps are padded to. Call it before the first step.
 
         Args:
-            widths: Ascending; () allows any width.
+            widths: Ascending to `max_width`; () allows any width. If `max_width` is the only one, cutting drafts would
+                save nothing, so none are cut.
             captured: Whether steps run in captured graphs.
             widths_for: The widths that a step may have, by its number of rows; None allows all of `widths`.
 

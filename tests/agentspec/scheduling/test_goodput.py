@@ -45,13 +45,13 @@ def test_no_other_width_and_prefixes_promise_more(seed: int, widths: tuple[int, 
         assert plan.num_nodes.sum() == plan.sizes.sum()
 
 
-def test_a_step_beyond_the_measured_range_says_so() -> None:
-    controller = exact()
-    assert not controller.plan(state([[0.9]] * 64, context=64_000)).extrapolated
-    assert controller.plan(state([[0.9]] * 65, context=65_000)).extrapolated
-    assert controller.plan(state([[0.9]], context=4001)).extrapolated
-    assert controller.describe()["steps_extrapolated"] == 2.0
-    assert GoodputController(EXACT, None).plan(state([[0.9]])).extrapolated
+def test_steps_beyond_the_measured_range_are_counted() -> None:
+    measured, unmeasured = exact(), GoodputController(EXACT, None)
+    for rows, context, counted in ((64, 64_000, 0), (65, 65_000, 1), (1, 4001, 2)):
+        for controller in (measured, unmeasured):
+            controller.plan(state([[0.9]] * rows, context=context))
+        assert measured.describe()["steps_extrapolated"] == counted
+    assert unmeasured.describe()["steps_extrapolated"] == 3
 
 
 @pytest.mark.parametrize("promised", [0.95, 0.3])

@@ -29,7 +29,7 @@ def drawn_batch(rng: np.random.Generator, rows: int, most: int, quality: float) 
 
 
 def check_alike(plan: StepPlan, wanted: StepPlan) -> None:
-    for name in ("width", "num_tokens", "reason", "extrapolated"):
+    for name in ("width", "num_tokens", "reason"):
         assert getattr(plan, name) == getattr(wanted, name), name
     for name in ("num_nodes", "sizes"):
         got = getattr(plan, name)

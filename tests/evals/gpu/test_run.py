@@ -79,7 +79,7 @@ class StandIn:
         self.asked.append("+".join(self.systems))
         for system in self.systems:
             run.results.add({"part": "replay", "system": system, "size": "llama-8b", "trace": "sql", "clients": 1,
-                             "repetition": 0, "tokens_per_second": 10.0, "accept_length": 1.0})  # fmt: skip
+                             "repetition": 0, "calls": 1, "tokens_per_second": 10.0 * len(system), "accept_length": 1.0})  # fmt: skip
         if self.error is not None:
             raise self.error
 
@@ -117,7 +117,9 @@ def test_a_phase_that_fails_is_told_and_the_others_go_on(tmp_path: Path, monkeyp
     said = {phase["name"]: phase.get("error", "") for phase in content["phases"]}
     assert "parity was missed" in said["smoke"] and "0 s were left" in said["replay"]
     assert len(content["records"]) == 5
-    assert "INCOMPLETE: 0 s were left" in (tmp_path / "table.txt").read_text()
+    table = (tmp_path / "table.txt").read_text()
+    assert "INCOMPLETE: 0 s were left" in table
+    assert "SQL agents, 1 client, 1 calls: suffix drafts 60 tokens/s (1.00) 1.50 x plain" in table
     assert run_with(monkeypatch, tmp_path / "other") == ["0", *groups]
 
 

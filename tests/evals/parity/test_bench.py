@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import pytest
+import server_aborts
 from chat_server import Reply, chat_server
 from every import every
+from server_aborts import AbortReport
 
 from agentspec.errors import ServerError
-from agentspec.evals.parity.aborts import abort_storm
-from agentspec.evals.parity.client import Answer, Choice, ParityClient
+from agentspec.evals.parity.client import Answer, Choice, ParityClient, ask
 from agentspec.evals.parity.random_options import PENALTIES, draw_option_rounds
 from agentspec.evals.parity.requests import Ask, Round
 from agentspec.evals.parity.rows import Compared, difference, is_right, row_of, table
@@ -102,109 +100,37 @@ def test_sampled_answers_are_compared_by_their_distribution(token: int, alike: b
     assert is_right(row_of(compared)) is alike
 
 
-class StandIn:
-    """A server that answers each prompt with its own bytes, and can hang, forget aborts or write something else."""
-
-    def __init__(self, *, hangs: bool = False, keeps_open: bool = False, writes_else: bool = False) -> None:
-        self.hangs, self.keeps_open, self.writes_else = hangs, keeps_open, writes_else
-        self._aborted: set[str] = set()
-
-    async def generate(self, request: Any) -> Any:
-        from aiohttp import web
-
-        body = await request.json()
-        rid = body.get("rid", "")
-        tokens = list(body["text"].encode())
-        if self.writes_else and rid:
-            tokens[0] += 1
-        for _ in range(len(tokens)):
-            if self._is_aborted(rid):
-                break
-            await asyncio.sleep(0.002)
-        done = {"type": "length", "length": len(tokens)}
-        if self._is_aborted(rid):
-            tokens, done = tokens[:2], {"type": "abort"}
-        while self.hangs and rid.endswith("7."):
-            await asyncio.sleep(0.1)
-        event = {"output_ids": tokens, "text": "", "meta_info": {"finish_reason": done, "completion_tokens": 1}}
-        if body.get("stream"):
-            return web.Response(text=f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n")
-        return web.json_response(event)
-
-    def _is_aborted(self, rid: str) -> bool:
-        return any(rid.startswith(prefix) for prefix in self._aborted)
-
-    async def abort(self, request: Any) -> Any:
-        from aiohttp import web
-
-        self._aborted.add((await request.json())["rid"])
-        return web.Response()
-
-    async def info(self, request: Any) -> Any:
-        from aiohttp import web
-
-        state = {"agentspec": {"active": True, "engine": {"open_requests": int(self.keeps_open)}}}
-        return web.json_response({"internal_states": [state], "disable_overlap_schedule": False})
-
-    @contextmanager
-    def running(self) -> Iterator[RunningServer]:
-        from aiohttp import web
-
-        loop = asyncio.new_event_loop()
-        app = web.Application()
-        app.add_routes([web.post("/generate", self.generate), web.post("/abort_request", self.abort)])
-        app.add_routes([web.get("/server_info", self.info)])
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        loop.run_until_complete(runner.setup())
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        loop.run_until_complete(site.start())
-        port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-        thread = threading.Thread(target=loop.run_forever)
-        thread.start()
-        try:
-            yield RunningServer(f"http://127.0.0.1:{port}")
-        finally:
-            asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            # Answers that never come are still waited for. Their tasks must not outlive the loop.
-            waiting = asyncio.all_tasks(loop)
-            for task in waiting:
-                task.cancel()
-            if waiting:
-                loop.run_until_complete(asyncio.wait(waiting))
-            loop.close()
+def test_aborted_answers_may_end_early_and_whole_ones_must_be_the_expected_ones() -> None:
+    whole, cut = answer(), {"tokens": (5, 6), "finish_reason": {"type": "abort"}}
+    asked = Ask("whole answer", {})
+    report = AbortReport()
+    for end, got in (("answered", whole), ("hung up", Answer(0)), ("aborted", answer(**cut)), ("aborted", Answer(499))):
+        report.judge(asked, end, whole, got)
+    assert (report.whole, report.cut_short, report.first_difference) == (1, 2, "")
+    for end, got in (("answered", answer(**cut)), ("aborted", answer(**{**cut, "tokens": (5, 9)}))):
+        report = AbortReport()
+        report.judge(asked, end, whole, got)
+        assert "differ" in report.first_difference
 
 
-def work() -> tuple[list[Round], list[list[Answer]]]:
-    asks, answers = [], []
-    for number in range(40):
-        text = f"prompt number {number}" * (1 + number % 3)
-        asks.append(Ask("whole answer", {"text": text, "sampling_params": {"temperature": 0}}, number % 2 == 0))
-        done = {"type": "length", "length": len(text)}
-        answers.append(Answer(200, (Choice(tuple(text.encode()), "", done, 1),)))
-    return [Round(8, 0.001, tuple(asks))], [answers]
+def test_requests_that_stay_open_and_servers_that_hang_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_aborts, "CLOSE_SECONDS", 0.0)
+    server = RunningServer("http://unused")
+    monkeypatch.setattr(server, "agentspec_state", lambda: {"engine": {"open_requests": 1}})
+    with pytest.raises(ServerError, match="1 requests are still open"):
+        server_aborts.check_closed(server)
+    with chat_server(lambda _: Reply(seconds=1.0)) as url, pytest.raises(ServerError, match="hangs"):
+        ask(RunningServer(url), Round(1, 0.0, (Ask("whole answer", {}),)), 0, seconds=0.2)
 
 
-@pytest.mark.parametrize("writes_else", [False, True])
-def test_aborts_end_answers_early_and_others_that_differ_are_told(writes_else: bool) -> None:
-    with StandIn(writes_else=writes_else).running() as server:
-        report = abort_storm(server, *work(), 80, seed=0)
-    assert (report.differences > 5, bool(report.first_difference)) == (writes_else, writes_else)
-    assert report.cut_short and report.whole
-    assert sum(report.ends.values()) == 80 and len(report.ends) == 5
-
-
-def test_a_server_that_hangs_is_not_waited_for() -> None:
-    with StandIn(hangs=True).running() as server, pytest.raises(ServerError, match="hangs"):
-        abort_storm(server, *work(), 80, seed=0, seconds=1.0)
-
-
-def test_a_server_with_another_schedule_is_refused() -> None:
-    with StandIn().running() as server:
-        check_variant(server, Variant(system="suffix"))
-        with pytest.raises(ServerError, match="overlap schedule must be off"):
-            check_variant(server, Variant(system="suffix", overlap=False))
+def test_a_server_with_another_schedule_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = RunningServer("http://unused")
+    state = {"agentspec": {"active": True}}
+    info = {"internal_states": [state], "disable_overlap_schedule": False}
+    monkeypatch.setattr(server, "get", lambda path: info)
+    check_variant(server, Variant(system="suffix"))
+    with pytest.raises(ServerError, match="overlap schedule must be off"):
+        check_variant(server, Variant(system="suffix", overlap=False))
 
 
 REFUSED = {"type": "abort", "message": "too long", "status_code": 400}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from itertools import count, islice
 from typing import Any
@@ -85,11 +86,7 @@ def test_endless_work_keeps_what_is_learnt_apart() -> None:
     assert len(set(everything)) == len(everything)
 
 
-def texts(split: str, seed: int, number: int) -> list[str]:
-    drawn = islice(draw_open_prompts(split=split, seed=seed), number)  # type: ignore[arg-type]
-    return [messages[-1]["content"] for messages in drawn]
-
-
-def test_the_sides_share_nothing_and_seeds_differ() -> None:
-    assert not set(texts("train", 0, 300)) & set(texts("heldout", 0, 300))
-    assert texts("heldout", 0, 5) == texts("heldout", 0, 5) != texts("heldout", 1, 5)
+def test_open_prompts_are_those_of_their_seed_and_held_out() -> None:
+    first, again, other = ([str(one) for one in islice(draw_open_prompts(seed=seed), 5)] for seed in (0, 0, 1))
+    assert first == again != other
+    assert hashlib.sha256(str(first).encode()).hexdigest()[:16] == "15435d4884bc86a0"

@@ -20,14 +20,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server_parity import ALL_GPU_WAYS, FEW_TOKENS, GPU_WAYS, TOKENS, Reference
+from server_parity import ALL_GPU_WAYS, FEW_TOKENS, GPU_WAYS, TOKENS, Reference, python_path, retracting
 from server_requests import ARGUMENTS, MODEL, corpus_requests, generate, tokens_of
 
 from agentspec.cli import main
 from agentspec.evals.parity import bench as bench_parity
 from agentspec.evals.parity.servers import PARITY_SYSTEMS, VERIFY_ALL
 from agentspec.integrations.servers.server import Server
-from agentspec.integrations.sglang_cpu import environment
 
 DRAFTERS = {name: PARITY_SYSTEMS[name] for name in ("suffix", "eagle3", "standalone")}
 
@@ -38,14 +37,9 @@ def _server(folder: Path, algorithm: str, *arguments: str, **variables: str) -> 
     )
 
 
-def _python_path(*more: Path, fork: bool = True) -> str:
-    first, *others = environment()["PYTHONPATH"].split(os.pathsep)
-    return os.pathsep.join([first, *map(str, more), *(path for path in others if fork or Path(path).name != "forking")])
-
-
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with _server(tmp_path_factory.mktemp("plain"), "none", PYTHONPATH=_python_path(fork=False)) as server:
+    with _server(tmp_path_factory.mktemp("plain"), "none", PYTHONPATH=python_path(fork=False)) as server:
         yield server
 
 
@@ -89,7 +83,7 @@ def agentspec(
     )
     variables = {
         **DRAFTERS[request.param].variables,
-        "PYTHONPATH": _python_path(GPU_WAYS, fork=request.param != "suffix"),
+        "PYTHONPATH": python_path(GPU_WAYS, fork=request.param != "suffix"),
         "GPU_WAYS": ALL_GPU_WAYS,
         # Two threads share forwards that plain decoding computes on one thread.
         "OMP_NUM_THREADS": "2",
@@ -107,9 +101,8 @@ def faulty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         "AGENTSPEC",
         *DRAFTERS[request.param].arguments,
         **DRAFTERS[request.param].variables,
-        PYTHONPATH=_python_path(site),
-        SGLANG_TEST_RETRACT="1",
-        SGLANG_TEST_RETRACT_INTERVAL="7",
+        PYTHONPATH=python_path(site),
+        **retracting(7),
     ) as server:
         yield server
 

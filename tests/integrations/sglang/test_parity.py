@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server_parity import ALL_GPU_WAYS, GPU_WAYS, Reference, assert_parity, assert_survives_aborts
+from server_parity import (
+    ALL_GPU_WAYS,
+    GPU_WAYS,
+    Reference,
+    assert_parity,
+    assert_survives_aborts,
+    python_path,
+    retracting,
+)
 from server_requests import counters_of
 
 from agentspec.evals.parity.servers import Variant, check_drafted, check_variant, num_retractions, parity_server
@@ -35,7 +43,7 @@ def test_nothing_hangs_where_clients_abort(agentspec: Server, reference: Referen
 @pytest.fixture(scope="module", params=["suffix", "eagle3-tau"])
 def in_turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server without overlap that retracts requests from time to time."""
-    variant = Variant(system=request.param, overlap=False, retract_every=11)
+    variant = Variant(system=request.param, overlap=False, variables=retracting(11))
     with parity_server(variant, tmp_path_factory.mktemp("in-turn") / "server.log") as server:
         check_variant(server, variant)
         yield server
@@ -55,9 +63,7 @@ def test_chains_over_pages(short_reference: Reference, tmp_path: Path) -> None:
     variant = Variant(
         system="eagle3",
         arguments=("--page-size", "4", "--speculative-eagle-topk", "1"),
-        retract_every=13,
-        plugins=(GPU_WAYS,),
-        variables={"GPU_WAYS": ALL_GPU_WAYS},
+        variables={"PYTHONPATH": python_path(GPU_WAYS), "GPU_WAYS": ALL_GPU_WAYS, **retracting(13)},
     )
     with parity_server(variant, tmp_path / "server.log") as server:
         found = assert_parity(server, short_reference)

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server_parity import ALL_GPU_WAYS, GPU_WAYS, Reference, assert_parity, assert_survives_aborts, steps_of_ranks
+from server_parity import (
+    ALL_GPU_WAYS,
+    GPU_WAYS,
+    Reference,
+    assert_parity,
+    assert_survives_aborts,
+    python_path,
+    steps_of_ranks,
+)
 
 from agentspec.evals.parity.servers import Variant, check_drafted, check_variant, parity_server
 from agentspec.integrations.servers.server import Server
@@ -23,8 +31,11 @@ def ranked(
     variant = Variant(
         system=request.param,
         ranks=2,
-        plugins=(GPU_WAYS,),
-        variables={"GPU_WAYS": ALL_GPU_WAYS, "GPU_WAYS_STEPS": str(folder / "steps")},
+        variables={
+            "PYTHONPATH": python_path(GPU_WAYS),
+            "GPU_WAYS": ALL_GPU_WAYS,
+            "GPU_WAYS_STEPS": str(folder / "steps"),
+        },
     )
     with parity_server(variant, folder / "server.log") as server:
         check_variant(server, variant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import lzma
 from pathlib import Path
@@ -168,7 +169,10 @@ def test_bad_files_are_refused(tmp_path: Path, lines: list[Any], said: str) -> N
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "torn.jsonl.xz").write_bytes(b"torn")
-    for name in ("missing.jsonl", "torn.jsonl.xz"):
+    packed = bytearray(gzip.compress(b'{"question": "Who?", "database": "a"}'))
+    packed[10] = 0xFF
+    (tmp_path / "damaged.jsonl.gz").write_bytes(packed)
+    for name in ("missing.jsonl", "torn.jsonl.xz", "damaged.jsonl.gz"):
         with pytest.raises(ConfigError, match="cannot read the questions"):
             read_tasks(tmp_path / name)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agentspec.errors import ConfigError
+from agentspec.record_file import READ_ERRORS, filled_lines
 from agentspec.workflows.text_to_sql.agents.ranking import Ranking
 from agentspec.workflows.text_to_sql.sql.schema import Schema, SchemaTable, read_schema
 
@@ -137,12 +138,10 @@ def read_notes(path: Path) -> dict[str, list[str]]:
     ConfigError if the file cannot be read, or a line is not a note."""
     notes: dict[str, list[str]] = {}
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        lines = list(filled_lines(path))
+    except READ_ERRORS as error:
         raise ConfigError(f"cannot read the notes {path}: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, line in lines:
         try:
             record = json.loads(line)
             note, database = record["note"], record.get("database", "")

@@ -47,9 +47,9 @@ class Message:
         return self.role, self.read
 
 
-def as_messages(values: Any, account: Account | None = None) -> list[tuple[str, str]]:
+def as_messages(values: Any) -> list[tuple[str, str]]:
     """(role, text) of chat messages or of items of OpenAI's Responses API, see read_messages()."""
-    return [message.pair for message in read_messages(values, account or Account())]
+    return [message.pair for message in read_messages(values, Account())]
 
 
 def read_messages(values: Any, account: Account, *, prompt: bool = True) -> list[Message]:

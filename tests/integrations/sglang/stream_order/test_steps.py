@@ -86,9 +86,8 @@ class Scheduler:
         self.rng, self.device = rng, device
         self.engine = Engine(EngineConfig(vocab_size=VOCABULARY, max_draft_tokens=WIDTHS[-1] - 1, min_token_prob=0.02))
         self.accepted = AcceptedTokens(self.engine)
-        control = WidthControl(
-            ControlConfig(), None, KEY, max_width=WIDTHS[-1], widths=WIDTHS, counters=Counters(), max_failures=2
-        )
+        control = WidthControl(ControlConfig(), None, KEY, max_width=WIDTHS[-1], counters=Counters(), max_failures=2)
+        control.use_widths(WIDTHS, captured=True)
         staging = VerifyStaging(
             max_rows=ROWS, max_width=WIDTHS[-1], max_position=10_000, full_mask=True, device="cpu"
         )  # fmt: skip

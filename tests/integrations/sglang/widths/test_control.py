@@ -33,20 +33,15 @@ def control(
     known: Profile | None = None,
     *,
     widths: tuple[int, ...] = (),
-    profiling: bool = False,
     max_width: int = 8,
     **config: Any,
 ) -> WidthControl:
-    return WidthControl(
-        ControlConfig(**config),
-        known,
-        KEY,
-        max_width=max_width,
-        widths=widths,
-        counters=Counters(),
-        max_failures=2,
-        profiling=profiling,
-    )
+    if known is not None and widths:
+        known = dataclasses.replace(known, key=dataclasses.replace(known.key, graphs="captured"))
+    made = WidthControl(ControlConfig(**config), known, KEY, max_width=max_width, counters=Counters(), max_failures=2)
+    if widths:
+        made.use_widths(widths, captured=True)
+    return made
 
 
 def test_a_step_is_as_wide_as_its_widest_row() -> None:
