@@ -1,23 +1,23 @@
 """`agentspec bench tool-calls`: whether a stream of tool calls and reasoning is the same whatever a step accepted.
 
 Dataset: random answers with 1 to 4 calls, in the format of each parser of the installed SGLang; for the parsers of
-reasoning, random reasoning and text. Half of the answers are of a vocabulary in which the markers of the formats are
-tokens, and half of one without them.
+reasoning, random reasoning and text. The markers of the formats are tokens of the vocabulary. Half of the answers are
+written with them, and half spell each marker in several other tokens.
 Metric: answers that differ.
 
     damaged      streams of whole steps from those of single tokens, without agentspec's hooks
     differ       the same with the hooks; 0 is right
-    by words     calls, where the tokenizer does not tell where tokens end, that neither a stream of single tokens has nor
-                 the answer without a stream; of every tenth answer
     upstream     streams of single tokens from the answer without a stream: SGLang's own, whatever a step accepts
     split        the same, of answers whose markers are several tokens
 
-Pattern: each answer is tokenized and streamed in steps that accept 1 to W tokens, in this process, without a server.
+Pattern: each answer is tokenized and, with SGLang's detokenizer, streamed in steps that accept 1 to W tokens, in this
+process, without a server.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import random
 import time
@@ -33,14 +33,12 @@ from agentspec.evals.options import Options
 from agentspec.evals.tables import aligned
 from agentspec.evals.tool_calls.calls import draw_call, draw_prose, draw_text
 from agentspec.evals.tool_calls.formats import FORMATS, MARKERS, Format, parser_of
-from agentspec.evals.tool_calls.streams import Answer, Parsers, steps_of, tokens_of, train_tokenizer
+from agentspec.evals.tool_calls.streams import Answer, Detokenizer, Parsers, parts_of, train_tokenizer
 from agentspec.integrations.sglang import stream_parsers
 from agentspec.integrations.sglang_cpu import activate
 from agentspec.progress import Progress
 
 _TRAINING_ANSWERS = 30
-_WORDS_EVERY = 20
-"""Two of so many answers are streamed by words too, one of each vocabulary."""
 _SHORT = 3
 """Most words of a text for parsers that are slow."""
 _REASONING = "reasoning "
@@ -64,7 +62,6 @@ class Row:
     answers: int
     damaged: int
     differ: int
-    by_words: int
     upstream: int
     split: int
     plain_us: float
@@ -112,10 +109,13 @@ class Bench:
         activate()
         rng = random.Random(seed)
         texts = [draw_answer(written, rng) for written in FORMATS.values() for _ in range(_TRAINING_ANSWERS)]
-        self._tokenizers = [train_tokenizer(texts, MARKERS), train_tokenizer(texts, ())]
-        for tokenizer in self._tokenizers:
-            _give_template(tokenizer)
-        self._parsers = [Parsers(tokenizer) for tokenizer in self._tokenizers]
+        tokenizer = train_tokenizer(texts, MARKERS)
+        _give_template(tokenizer)
+        # The second one has the same tokens without the markers.
+        self._writers = [tokenizer, train_tokenizer(texts, ())]
+        self._parsers = Parsers(tokenizer)
+        self._detokenizer = Detokenizer(tokenizer)
+        stream_parsers.install(tokenizer)
         self._seed = seed
 
     def names(self) -> list[str]:
@@ -124,7 +124,7 @@ class Bench:
         Raises:
             ConfigError: SGLang has a parser for which there is no format here.
         """
-        parsers = self._parsers[0]
+        parsers = self._parsers
         missing = sorted(set(parsers.call_parsers) - set(map(parser_of, FORMATS)))
         if missing:
             raise ConfigError(
@@ -136,40 +136,34 @@ class Bench:
     def measure(self, name: str, width: int, num_answers: int) -> Row:
         """Streams random answers of one parser."""
         rng = random.Random(f"{self._seed} {name} {width}")
-        counts = dict.fromkeys(("damaged", "differ", "by_words", "upstream", "split"), 0)
+        counts = dict.fromkeys(("damaged", "differ", "upstream", "split"), 0)
         seconds = [0.0, 0.0, 0.0]
         num_steps = 0
         for i in range(num_answers):
-            tokenizer, parsers = self._tokenizers[i % 2], self._parsers[i % 2]
-            text, whole, streamed = self._case(name, parsers, rng)
-            tokens = tokens_of(tokenizer, text)
-            steps = steps_of(tokens, width, rng)
+            text, whole, streamed = self._case(name, rng)
+            ids = self._writers[i % 2].encode(text, add_special_tokens=False)
+            tokens = self._detokenizer.results(ids, itertools.repeat(1))
+            steps = self._detokenizer.results(ids, iter(lambda: rng.randint(1, width), 0))
             num_steps += len(steps)
             began = time.process_time()
-            plain = streamed(tokens, False)
+            plain = streamed([[token["text"]] for token in tokens])
             between = time.process_time()
-            stream_parsers.install(tokenizer)
-            installed = time.process_time()
-            hooked = streamed(steps, True)
+            hooked = streamed(parts_of(steps))
             end = time.process_time()
-            whole_steps = streamed(steps, False)
-            for place, taken in enumerate((between - began, time.process_time() - end, end - installed)):
+            whole_steps = streamed([[step["text"]] for step in steps])
+            for place, taken in enumerate((between - began, time.process_time() - end, end - between)):
                 seconds[place] += taken
             counts["damaged"] += whole_steps != plain
             counts["differ"] += hooked != plain
-            if i % _WORDS_EVERY < 2:
-                stream_parsers.install(_WithoutOffsets(tokenizer))
-                counts["by_words"] += _content(streamed(steps, True)) not in (_content(plain), _content(whole))
             counts[("upstream", "split")[i % 2]] += _content(plain) != _content(whole)
         per_step = [1e6 * each / max(num_steps, 1) for each in seconds]
         return Row(
             name, width, num_answers, **counts, plain_us=per_step[0], whole_us=per_step[1], hooked_us=per_step[2]
         )
 
-    def _case(
-        self, name: str, parsers: Parsers, rng: random.Random
-    ) -> tuple[str, Answer, Callable[[Sequence[str], bool], Answer]]:
-        """An answer, what SGLang makes of it as a whole, and a function that streams it, with hooks or without."""
+    def _case(self, name: str, rng: random.Random) -> tuple[str, Answer, Callable[[Sequence[Sequence[str]]], Answer]]:
+        """An answer, what SGLang makes of it as a whole, and a function that streams parts of increments."""
+        parsers = self._parsers
         if name.startswith(_REASONING):
             parser = name.removeprefix(_REASONING)
             text = draw_reasoning(parser, parsers.reasoning_parser(parser).detector, rng)
@@ -203,15 +197,6 @@ def table(rows: Sequence[Row]) -> list[str]:
         [format(value, ".0f") if isinstance(value, float) else str(value) for value in astuple(row)] for row in rows
     ]
     return aligned([[name.removesuffix("_us") for name in Row.__dataclass_fields__], *shown])
-
-
-class _WithoutOffsets:
-    """A tokenizer that does not tell where its tokens end."""
-
-    is_fast = False
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.get_added_vocab = tokenizer.get_added_vocab
 
 
 def _content(answer: Answer) -> tuple[object, ...]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any
 
 from agentspec.evals.tool_calls.calls import TOOLS
-from agentspec.integrations.sglang.stream_parsers import TextCutter
+from agentspec.integrations.sglang import stream_parsers
+
+Result = dict[str, Any]
 
 JSON_ARRAY = "json array"
 """The name under which the parser of required calls is checked; SGLang gives it none."""
@@ -45,7 +47,7 @@ def _parsed(arguments: str) -> Any:
 
 
 class Parsers:
-    """Makes SGLang's parsers, with and without agentspec's hooks."""
+    """Gives streams to SGLang's parsers."""
 
     def __init__(self, tokenizer: Any) -> None:
         from sglang.srt.entrypoints.openai.protocol import Tool
@@ -77,19 +79,18 @@ class Parsers:
             answer.calls[index] = [item.name or "", item.parameters]
         return answer
 
-    def streamed_calls(self, name: str, increments: Sequence[str], hooked: bool) -> Answer:
-        """What a client gets of a stream with these increments."""
+    def streamed_calls(self, name: str, increments: Sequence[Sequence[str]]) -> Answer:
+        """What a client gets of a stream with these increments, in the parts in which the parser gets each."""
         answer = Answer()
         parser = self._array() if name == JSON_ARRAY else self._parser(name)
-        for increment in increments:
+        for parts in increments:
             if name == JSON_ARRAY:
-                parse = self._array.parse_streaming_increment
-                result = (parse if hooked else _original(parse))(parser, increment, self._tools)
-                text, items = result.normal_text, result.calls
+                results = [parser.parse_streaming_increment(part, self._tools) for part in parts]
+                found = [(result.normal_text, result.calls) for result in results]
             else:
-                parse = self._calls.parse_stream_chunk
-                text, items = (parse if hooked else _original(parse))(parser, increment)
-            answer.text += text or ""
+                found = [parser.parse_stream_chunk(part) for part in parts]
+            text, items = stream_parsers.gathered(found)
+            answer.text += text
             answer.add_calls(items)
         self._end(parser, answer)
         return answer
@@ -122,18 +123,13 @@ class Parsers:
         reasoning, rest = self.reasoning_parser(name).parse_non_stream(text)
         return Answer(reasoning or "", rest or "")
 
-    def streamed_reasoning(self, name: str, increments: Sequence[str], hooked: bool) -> Answer:
+    def streamed_reasoning(self, name: str, increments: Sequence[Sequence[str]]) -> Answer:
         answer, parser = Answer(), self.reasoning_parser(name)
-        parse = self._reasoning.parse_stream_chunk
-        found = [(parse if hooked else _original(parse))(parser, increment) for increment in increments]
+        found = [parser.parse_stream_chunk(part) for parts in increments for part in parts]
         for reasoning, text in [*found, parser.parse_stream_end()]:
             answer.reasoning += reasoning or ""
             answer.text += text or ""
         return answer
-
-
-def _original(parse: Any) -> Any:
-    return getattr(parse, "__wrapped__", parse)
 
 
 def train_tokenizer(texts: Sequence[str], markers: Sequence[str]) -> Any:
@@ -158,21 +154,58 @@ def train_tokenizer(texts: Sequence[str], markers: Sequence[str]) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)
 
 
-def tokens_of(tokenizer: Any, text: str) -> list[str]:
-    """The texts of an answer's tokens. The last one is the end of the answer, whose text is empty."""
-    return [*_cutter(tokenizer).parts(text), ""]
+_END = 0
+_INCREMENTAL = SimpleNamespace(incremental_streaming_output=True)
 
 
-@cache
-def _cutter(tokenizer: Any) -> TextCutter:
-    return TextCutter(tokenizer)
+class Detokenizer:
+    """SGLang's detokenizer, with the tokenizer of a server."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        from sglang.srt.managers.detokenizer_manager import DetokenizerManager
+
+        self._manager = object.__new__(DetokenizerManager)
+        self._tokenizer = tokenizer
+        vars(self._manager).update(
+            tokenizer=tokenizer,
+            vocab_size=None,
+            disable_tokenizer_batch_decode=False,
+            is_tool_call_parser_gpt_oss=False,
+            tool_close_token_ids=frozenset(),
+        )
+
+    def results(self, ids: Sequence[int], widths: Iterable[int]) -> list[Result]:
+        """What the HTTP process gets of an answer whose steps accept this many tokens each: always what is new."""
+        # Any token stands for the end of the answer, and one for the prompt.
+        ids = [*ids, _END]
+        prompt = self._tokenizer.encode(".", add_special_tokens=False)
+        vars(self._manager)["decode_status"] = {}
+        results: list[Result] = []
+        start = 0
+        for end in accumulate(widths):
+            new = ids[start:end]
+            reason = {"type": "stop", "matched": _END} if end >= len(ids) else None
+            batch = SimpleNamespace(
+                rids=["answer"],
+                decoded_texts=[""],
+                decode_ids=[new if results else [*prompt, *new]],
+                read_offsets=[len(prompt)],
+                finished_reasons=[reason],
+                no_stop_trim=[False],
+                skip_special_tokens=[False],
+                spaces_between_special_tokens=[True],
+            )
+            (text,) = self._manager._decode_batch_token_id_output(batch)
+            meta_info = {"id": "answer", "finish_reason": reason, "completion_tokens": min(end, len(ids))}
+            results.append({"text": text, "output_ids": new, "meta_info": meta_info})
+            if reason is not None:
+                break
+            start = end
+        return results
 
 
-def steps_of(tokens: Sequence[str], width: int, rng: random.Random) -> list[str]:
-    """The text of each step, if every step accepts 1 to `width` tokens."""
-    steps, start = [], 0
-    while start < len(tokens):
-        end = start + rng.randint(1, width)
-        steps.append("".join(tokens[start:end]))
-        start = end
-    return steps
+def parts_of(results: Sequence[Result]) -> list[list[str]]:
+    """The parts in which agentspec gives the text of each result to a parser."""
+    serving: Any = SimpleNamespace(tokenizer_manager=SimpleNamespace(server_args=_INCREMENTAL))
+    cutter = stream_parsers.Cutter(serving, skip_special_tokens=False)
+    return [cutter.parts(result, result["text"]) for result in results]

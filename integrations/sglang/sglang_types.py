@@ -319,15 +319,6 @@ class ToolCallItem(Protocol):
     def model_copy(self, *, update: dict[str, Any]) -> ToolCallItem: ...
 
 
-class ParsedIncrement(Protocol):
-    """What a parser of tool calls found in an increment (`StreamingParseResult`), a model of pydantic."""
-
-    normal_text: str
-    calls: list[ToolCallItem]
-
-    def model_copy(self, *, update: dict[str, Any]) -> ParsedIncrement: ...
-
-
 class AbortReq(Protocol):
     """Asks a scheduler to abort requests."""
 

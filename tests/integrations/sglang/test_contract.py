@@ -127,8 +127,11 @@ USED = [
     # The streaming parsers of the HTTP process.
     ("function_call.function_call_parser", "FunctionCallParser.parse_stream_chunk", "chunk_text"),
     ("function_call.json_array_parser", "JsonArrayParser.parse_streaming_increment", "new_text tools"),
-    ("parser.reasoning_parser", "ReasoningParser.parse_stream_chunk", "chunk_text"),
-    (f"{OPENAI}.serving_chat", "OpenAIServingChat._process_tool_call_stream", "index delta parser_dict"),
+    (f"{OPENAI}.serving_chat", "OpenAIServingChat._process_reasoning_stream",
+     "index delta reasoning_parser_dict content request finish_reason_type"),
+    (f"{OPENAI}.serving_chat", "OpenAIServingChat._process_tool_call_stream",
+     "index delta parser_dict content request"),
+    ("utils.patch_tokenizer", "decode_without_hf_kwargs", "tokenizer token_ids skip_special_tokens"),
     *(("entrypoints.ollama.serving", f"OllamaServing._stream_{kind}_response", "gen_request raw_request") for kind in
      ("chat", "generate")),
     (f"{OPENAI}.serving_responses", "OpenAIServingResponses.responses_stream_generator_non_harmony",
@@ -272,7 +275,7 @@ def test_code_that_must_not_be_there(release: Path, name: str, path: str, unwant
 
 
 @every("endpoint", ["serving_chat", "serving_responses"])
-def test_endpoints_stream_through_the_parsers_that_are_hooked(release: Path, endpoint: str) -> None:
+def test_endpoints_stream_through_the_parsers_that_get_single_tokens(release: Path, endpoint: str) -> None:
     text = source(release, f"{OPENAI}.{endpoint}")
     assert all(f"{parser}(" in text for parser in ("FunctionCallParser", "JsonArrayParser", "ReasoningParser"))
     # No endpoint asks a detector by itself, or the detector's method of the same name.

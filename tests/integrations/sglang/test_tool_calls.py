@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import itertools
 import json
 import sys
 import urllib.request
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,13 +20,14 @@ import pytest
 from needs import OLD_SGLANG
 from programs import output_of
 from server_requests import MODEL, counters_of
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from agentspec.evals.tool_calls.calls import TOOLS
+from agentspec.evals.tool_calls.streams import Detokenizer, parts_of
 from agentspec.integrations import sglang_cpu
 from agentspec.integrations.servers.server import Server
 from agentspec.integrations.sglang import stream_parsers
-from agentspec.integrations.sglang.stream_parsers import TextCutter
 
 TEXTS = (
     "",
@@ -37,37 +41,71 @@ TEXTS = (
 
 
 class SlowTokenizer:
-    """A tokenizer that does not tell where its tokens end."""
+    """A tokenizer of Python, whose methods take no options."""
 
     is_fast = False
 
-    def get_added_vocab(self) -> dict[str, int]:
-        return {"<|marker|>": 1, "[ARGS]": 2}
+    def __init__(self, tokenizer: Any) -> None:
+        self.encode = tokenizer.encode
+        self._tokenizer = tokenizer
+
+    def decode(self, ids: list[int]) -> str:
+        text: str = self._tokenizer.decode(ids)
+        return text
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
+    # Packages that SGLang imports emit deprecation warnings.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sglang_cpu.activate()
+        import sglang.srt.managers.detokenizer_manager  # noqa: F401
     return PreTrainedTokenizerFast(tokenizer_file=str(MODEL / "tokenizer.json"))
 
 
+@pytest.fixture(scope="module")
+def spaced() -> Any:
+    """A tokenizer that strips the space before the first token, and that has a token for each byte."""
+    characters = {character: place for place, character in enumerate(sorted({*"".join(TEXTS), "▁"} - set("東😀")))}
+    bytes_ = {f"<0x{byte:02X}>": len(characters) + byte for byte in range(256)}
+    made = Tokenizer(models.BPE({**characters, **bytes_}, [], byte_fallback=True))
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Sequence([decoders.Metaspace(), decoders.ByteFallback(), decoders.Fuse()])
+    return PreTrainedTokenizerFast(tokenizer_object=made, clean_up_tokenization_spaces=False)
+
+
+@pytest.mark.sglang
 @pytest.mark.parametrize("text", TEXTS)
-def test_the_parts_are_the_text(tokenizer: Any, text: str) -> None:
-    for cutter in (TextCutter(tokenizer), TextCutter(SlowTokenizer()), TextCutter(None)):
-        parts = cutter.parts(text)
-        assert "".join(parts) == text
-        assert text in ("", *parts) if len(text) < 2 else all(parts)
+@pytest.mark.parametrize("name", ["tokenizer", "spaced", "slow"])
+def test_the_parts_of_steps_are_what_single_tokens_add(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    used = request.getfixturevalue("spaced" if name == "spaced" else "tokenizer")
+    used = SlowTokenizer(used) if name == "slow" else used
+    _use(monkeypatch, used)
+    ids = used.encode(text, add_special_tokens=False)
+    single = [result["text"] for result in Detokenizer(used).results(ids, itertools.repeat(1))]
+    for width in (1, 2, 5, len(ids) + 1):
+        results = Detokenizer(used).results(ids, itertools.repeat(width))
+        parts = itertools.chain(*parts_of(results))
+        assert [part for part in parts if part] == [part for part in single if part]
 
 
-def test_a_part_holds_at_most_one_token(tokenizer: Any) -> None:
-    text = "".join(TEXTS)
-    parts = TextCutter(tokenizer).parts(text)
-    tokens = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-    assert len(parts) == len({end for _, end in tokens})
+@pytest.mark.sglang
+def test_a_marker_has_the_parts_in_which_the_model_wrote_it(monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> None:
+    """What a parser finds depends on them. The text alone does not tell whether a marker is one token."""
+    marker = "<|assistant|>"
+    (one,) = tokenizer.encode(marker, add_special_tokens=False)
+    pieces = [tokenizer.encode(character, add_special_tokens=False)[0] for character in marker]
+    _use(monkeypatch, tokenizer)
+    results = Detokenizer(tokenizer).results([one, *pieces], itertools.repeat(100))
+    assert parts_of(results) == [[marker, *marker, ""]]
 
 
-def test_words_and_markers_are_parts_where_tokens_are_not_known() -> None:
-    parts = TextCutter(SlowTokenizer()).parts('call[ARGS]{"a b": <|marker|>3}</tool>')
-    assert parts == ["call", "[ARGS]", "{", '"', "a", " b", '"', ":", " ", "<|marker|>", "3", "}", "</tool>"]
+def _use(monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> None:
+    monkeypatch.setattr(stream_parsers, "_tokenizer", tokenizer)
+    stream_parsers._text_of.cache_clear()
 
 
 def _bench(python: str, folder: Path, *arguments: str) -> list[dict[str, Any]]:
@@ -171,29 +209,26 @@ def test_required_calls_and_whitespace_between_them_come_in_the_order_of_the_ans
     tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a call after which a text comes, /v1/messages drops the arguments that come later."""
-    sglang_cpu.activate()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
-        from sglang.srt.entrypoints.openai.serving_chat import OpenAIServingChat
+    from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
+    from sglang.srt.entrypoints.openai.serving_chat import OpenAIServingChat
 
-    monkeypatch.setattr(stream_parsers, "_cutter", TextCutter(tokenizer))
+    _use(monkeypatch, tokenizer)
     endpoint: Any = object.__new__(OpenAIServingChat)
     endpoint.tool_call_parser = None
+    endpoint.tokenizer_manager = SimpleNamespace(server_args=SimpleNamespace(incremental_streaming_output=True))
     request = ChatCompletionRequest(model="m", messages=MESSAGES, tools=list(TOOLS), tool_choice="required")
     calls = [json.dumps({"name": name, "parameters": arguments}) for name, arguments in CALLS]
-    tokens = TextCutter(tokenizer).parts("[" + " \n,".join(calls) + " \n]")
+    ids = tokenizer.encode("[" + " \n,".join(calls) + " \n]", add_special_tokens=False)
+    plain = inspect.unwrap(OpenAIServingChat._process_tool_call_stream)
 
-    async def sent(width: int) -> list[tuple[str, str]]:
-        """Names, arguments and texts of an answer in steps of so many tokens, joined where the same kind goes on."""
+    async def sent(width: int, send: Callable[..., AsyncIterator[str]]) -> list[tuple[str, str]]:
+        """Names, arguments and texts of an answer in steps of this many tokens, joined where the same kind goes on."""
         found: list[tuple[str, str]] = []
         parsers: dict[int, Any] = {}
-        for start in range(0, len(tokens), width):
-            async for event in stream_parsers._send_calls(
-                OpenAIServingChat._process_tool_call_stream,
-                *(endpoint, 0, "".join(tokens[start : start + width]), parsers),
-                *({"meta_info": {"id": "x"}}, request, {}, 0),
-                flush=start + width >= len(tokens),
+        for result in Detokenizer(tokenizer).results(ids, itertools.repeat(width)):
+            is_last = result["meta_info"]["finish_reason"] is not None
+            async for event in send(
+                endpoint, 0, result["text"], parsers, result, request, {}, created=0, flush=is_last
             ):
                 delta = json.loads(event.removeprefix("data: "))["choices"][0]["delta"]
                 for call in delta.get("tool_calls") or []:
@@ -203,10 +238,10 @@ def test_required_calls_and_whitespace_between_them_come_in_the_order_of_the_ans
         found = [(kind, piece) for kind, piece in found if piece]
         return [(kind, "".join(piece for _, piece in run)) for kind, run in groupby(found, lambda item: item[0])]
 
-    plain = asyncio.run(sent(1))
-    assert [kind for kind, _ in plain] == ["name", "arguments", "text"] * len(CALLS)
-    for width in (2, 16, len(tokens)):
-        assert asyncio.run(sent(width)) == plain
+    expected = asyncio.run(sent(1, plain))
+    assert [kind for kind, _ in expected] == ["name", "arguments", "text"] * len(CALLS)
+    for width in (1, 2, 16, len(ids)):
+        assert asyncio.run(sent(width, partial(stream_parsers._send_calls, plain))) == expected
 
 
 @pytest.mark.sglang
@@ -214,16 +249,12 @@ def test_required_calls_and_whitespace_between_them_come_in_the_order_of_the_ans
 def test_responses_have_text_and_calls_in_the_order_of_the_answer(
     tokenizer: Any, monkeypatch: pytest.MonkeyPatch, is_incremental: bool
 ) -> None:
-    sglang_cpu.activate()
-    # Packages that SGLang imports emit deprecation warnings.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from sglang.srt.entrypoints.openai import serving_responses
-        from sglang.srt.entrypoints.openai.protocol import ResponsesRequest
+    from sglang.srt.entrypoints.openai import serving_responses
+    from sglang.srt.entrypoints.openai.protocol import ResponsesRequest
 
     settings = SimpleNamespace(incremental_streaming_output=is_incremental)
     monkeypatch.setattr(serving_responses, "get_serving", lambda: settings)
-    monkeypatch.setattr(stream_parsers, "_cutter", TextCutter(tokenizer))
+    _use(monkeypatch, tokenizer)
     endpoint: Any = object.__new__(serving_responses.OpenAIServingResponses)
     vars(endpoint).update(
         tokenizer_manager=SimpleNamespace(tokenizer=tokenizer, server_args=settings),
@@ -236,15 +267,15 @@ def test_responses_have_text_and_calls_in_the_order_of_the_answer(
     )
     monkeypatch.setattr(endpoint, "_encoding_output", lambda: None)
     request = ResponsesRequest(model="m", input="x", tools=[{"type": "function", **f} for f in FUNCTIONS])
-    tokens = TextCutter(tokenizer).parts(ANSWER)
+    ids = tokenizer.encode(ANSWER, add_special_tokens=False)
 
     async def results(width: int) -> AsyncIterator[dict[str, Any]]:
-        """What the request writes in steps of so many tokens."""
-        for start in range(0, len(tokens), width):
-            end = start + width
-            reason = {"type": "stop"} if end >= len(tokens) else None
-            text = "".join(tokens[start if is_incremental else 0 : end])
-            yield {"text": text, "output_ids": [], "meta_info": {"finish_reason": reason}}
+        """What the request writes in steps of this many tokens."""
+        text = ""
+        for result in Detokenizer(tokenizer).results(ids, itertools.repeat(width)):
+            text += result["text"]
+            # Where results have all so far, they share the list of ids, which may have later ones too.
+            yield result if is_incremental else {**result, "text": text, "output_ids": [*ids, 0]}
 
     async def response(width: int) -> dict[str, Any]:
         events = stream_parsers._send_response(
