@@ -73,7 +73,7 @@ def abort_storm(
     report = AbortReport()
     asyncio.run(_storm(server, known, report, number))
     check_closed(server)
-    rng = random.Random("after aborts")
+    rng = random.Random("after aborts/0")
     asks, answers = zip(*(rng.choice(known) for _ in range(6 * CLIENTS)), strict=True)
     for asked, theirs, ours in zip(asks, answers, ask(server, Round(CLIENTS, 0.0, asks), 0), strict=True):
         report.judge(asked, "after the aborts", theirs, ours)
@@ -86,7 +86,7 @@ async def _storm(server: RunningServer, known: Sequence[tuple[Ask, Answer]], rep
 
         async def one() -> None:
             for place in numbers:
-                rng = random.Random(f"aborts/{place}")
+                rng = random.Random(f"aborts/0/{place}")
                 ask, expected = rng.choice(known)
                 end = rng.choice(_ENDS)
                 # A server aborts every request whose id starts with the given one.
